@@ -1,0 +1,191 @@
+"""The outcome log: one row a decision, read and checked in constant memory.
+
+Columns: ``id`` (unique), ``state``, ``question``, ``options``, ``type``, ``action``
+(an option), ``outcome`` (0, 1, or empty: unresolved) or ``label`` (an option), and
+optional ``propensity`` in (0, 1], ``probabilities``, ``decided_at``, ``resolved_at``,
+``source``, ``split``. CSV (options as a JSON list), JSONL or Parquet.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rlcd_core.schema import Question, SchemaError, make_question
+
+COLUMNS = (
+    "id state question options type action outcome label propensity probabilities "
+    "decided_at resolved_at source split"
+).split()
+
+
+class LogError(ValueError):
+    """A row of an outcome log that cannot be used; names file, row and mend."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One checked row of the log; `action` and `label` are option indices.
+
+    `outcome` is 1.0, 0.0 or None (unresolved); `propensity` is in (0, 1] or None.
+    At least one of `action` and `label` is known.
+    """
+
+    id: str
+    state: Any
+    question: Question
+    action: int | None
+    outcome: float | None
+    label: int | None
+    propensity: float | None
+    probabilities: tuple[float, ...] | None
+    decided_at: datetime | None
+    resolved_at: datetime | None
+    source: str
+    split: str
+
+
+def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Raw rows, one at a time, whatever the format."""
+    match path.suffix.lower():
+        case ".csv":
+            # utf-8-sig drops a byte-order mark; newline="" leaves CRLF to csv.
+            csv.field_size_limit(2**31 - 1)
+            with path.open(encoding="utf-8-sig", newline="") as handle:
+                yield from csv.DictReader(handle)
+        case ".jsonl":
+            with path.open(encoding="utf-8-sig") as handle:
+                for line in handle:
+                    if line.strip():
+                        yield json.loads(line)
+        case ".parquet":
+            import pyarrow.parquet as parquet
+
+            with parquet.ParquetFile(path) as file:
+                for batch in file.iter_batches(batch_size=1024):
+                    yield from batch.to_pylist()
+        case suffix:
+            raise LogError(f"{path}: {suffix!r} is no log; use csv, jsonl, parquet")
+
+
+def _known(value: Any) -> bool:
+    empty = value is None or (isinstance(value, float) and math.isnan(value))
+    return not empty and value != ""
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise LogError(f"{name} {value!r} is no number") from None
+
+
+def _parse(row: Mapping[str, Any], questions: Mapping[str, Question]) -> Decision:
+    told = {key: row[key] for key in COLUMNS if key in row and _known(row[key])}
+    for needed in ("id", "state", "question"):
+        if needed not in told:
+            raise LogError(f"no {needed}: fill that column")
+    if told["question"] in questions and "options" not in told:
+        question = questions[told["question"]]
+    else:
+        parts = {"kind": told.get("type", "choice"), "text": told["question"]}
+        if "options" in told:
+            options = told["options"]
+            parts["options"] = (
+                json.loads(options) if isinstance(options, str) else list(options)
+            )
+        question = make_question(parts)
+
+    def index(name: str) -> int | None:
+        if name not in told:
+            return None
+        value = str(told[name]).strip()
+        if value not in question.options:
+            raise LogError(
+                f"{name} {value!r} is none of the options {list(question.options)}"
+            )
+        return question.options.index(value)
+
+    action, label = index("action"), index("label")
+    outcome = _number("outcome", told["outcome"]) if "outcome" in told else None
+    if outcome not in (None, 0.0, 1.0):
+        raise LogError(f"outcome {outcome} must be 0, 1, or empty for unresolved")
+    if action is None and (label is None or outcome is not None):
+        raise LogError("an outcome needs its action, and a row without one a label")
+    propensity = None
+    if "propensity" in told:
+        propensity = _number("propensity", told["propensity"])
+    if propensity is not None and not 0.0 < propensity <= 1.0:
+        raise LogError(
+            f"propensity {propensity} must be in (0, 1]; leave it empty if unknown"
+        )
+    p = told.get("probabilities")
+    if p is not None:
+        p = tuple(float(x) for x in (json.loads(p) if isinstance(p, str) else p))
+        if len(p) != len(question.options) or not math.isclose(sum(p), 1, abs_tol=1e-3):
+            raise LogError(f"probabilities {p} must be one per option and sum to 1")
+    times = [
+        value
+        if value is None or isinstance(value, datetime)
+        else datetime.fromisoformat(str(value))
+        for value in (told.get("decided_at"), told.get("resolved_at"))
+    ]
+    if label is not None and action is not None and outcome is None:
+        outcome = float(action == label)
+    return Decision(
+        str(told["id"]),
+        told["state"],
+        question,
+        action,
+        outcome,
+        label,
+        propensity,
+        p,
+        *times,
+        str(told.get("source", "")),
+        str(told.get("split", "")),
+    )
+
+
+def read_log(
+    path: Path, questions: Mapping[str, Question] | None = None
+) -> Iterator[Decision]:
+    """Yield the checked rows of an outcome log, one at a time.
+
+    A file larger than memory is fine: beside the row at hand only 16 bytes per id are
+    kept, to find duplicates.
+
+    Parameters
+    ----------
+    path
+        ``.csv`` (byte-order mark and Windows line ends allowed), ``.jsonl`` or
+        ``.parquet``.
+    questions
+        Questions that the column ``question`` may call by name.
+
+    Raises
+    ------
+    LogError
+        Names the file, the row (from 1, without the header), its id, and the mend:
+        a missing column, an unknown option, an outcome other than 0, 1 or empty, a
+        propensity outside (0, 1], a duplicate id, a time that is not ISO 8601.
+    """
+    seen: set[bytes] = set()
+    for number, row in enumerate(_rows(path), start=1):
+        where = f"{path.name}, row {number} (id {row.get('id')!r})"
+        try:
+            decision = _parse(row, questions or {})
+        except (LogError, SchemaError, ValueError) as error:
+            raise LogError(f"{where}: {error}.") from error
+        digest = hashlib.blake2b(decision.id.encode(), digest_size=16).digest()
+        if digest in seen:
+            raise LogError(f"{where}: an earlier row has this id; make ids unique.")
+        seen.add(digest)
+        yield decision

@@ -1,0 +1,232 @@
+"""The battery that every policy goes through before anyone trusts or trains it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlcd_core.metrics import (
+    Interval,
+    Statistic,
+    bootstrap_interval,
+    ece_statistic,
+    mean_statistic,
+)
+from rlcd_core.policy.base import Item, predict
+from rlcd_core.policy.order import orders, reordered
+from rlcd_core.schema import Choice, Noul, render_state
+from rlcd_core.scoring import brier
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One measured property.
+
+    Attributes
+    ----------
+    name, about : str
+        What was measured, and the meaning of the number.
+    value : float
+    n : int
+        Items behind it.
+    limit : float or None
+        Largest value that passes; None where there is nothing to pass, only to know.
+    interval : Interval or None
+        Bootstrap over states; None for a maximum, or with fewer than 2 states.
+    """
+
+    name: str
+    about: str
+    value: float
+    n: int
+    limit: float | None = None
+    interval: Interval | None = None
+
+    @property
+    def passed(self) -> bool:
+        """False only if there is a limit and the value is over it."""
+        return self.limit is None or self.value <= self.limit
+
+
+def probabilities(
+    policy: Any, items: Sequence[Item], batch_size: int = 16
+) -> list[Array]:
+    """One float64 array of its own length per item."""
+    if not items:
+        return []
+    rows = predict(policy, policy.prepare(items), batch_size=batch_size)
+    return [
+        row[: len(question.options)].astype(np.float64)
+        for row, (_, question) in zip(rows, items, strict=True)
+    ]
+
+
+def total_variation(p: Any, q: Any) -> float:
+    """Half the absolute difference of two distributions, in [0, 1].
+
+    Examples
+    --------
+    >>> total_variation([0.5, 0.5], [1.0, 0.0])
+    0.5
+    """
+    return 0.5 * float(np.abs(np.asarray(p, float) - np.asarray(q, float)).sum())
+
+
+def order_sensitivity(
+    policy: Any, items: Sequence[Item], *, count: int = 4, batch_size: int = 16
+) -> tuple[Array, Array]:
+    """How far the answers move when only the order of the options changes.
+
+    Parameters
+    ----------
+    count : int
+        Orders per item, the given one included (see `rlcd_core.policy.order.orders`).
+
+    Returns
+    -------
+    (flips, distances) : two (N,) arrays in [0, 1]
+        Share of the other orders whose chosen option differs from that of the given
+        order, and mean total variation from it.
+    """
+    probes, owner, order_of = [], [], []
+    for index, (state, question) in enumerate(items):
+        for order in orders(question, count):
+            probes.append((state, reordered(question, order)))
+            owner.append(index)
+            order_of.append(order)
+    back = []
+    for p, order in zip(
+        probabilities(policy, probes, batch_size), order_of, strict=True
+    ):
+        given = np.empty_like(p)
+        given[order] = p
+        back.append(given)
+    flips, distances = np.zeros(len(items)), np.zeros(len(items))
+    for index in range(len(items)):
+        first, *others = [back[i] for i, o in enumerate(owner) if o == index]
+        flips[index] = np.mean([o.argmax() != first.argmax() for o in others])
+        distances[index] = np.mean([total_variation(first, o) for o in others])
+    return flips, distances
+
+
+def probes(items: Sequence[Item], extra: str) -> dict[str, list[Item]]:
+    """The items that test the Plackett-Luce predictions, from the given ones.
+
+    Each probe concerns the first two options a and b of an item that is no `Noul`:
+    "pair" asks for a or b alone, "noul" whether it is a rather than b, "more" adds
+    the option `extra` to all.
+    """
+    told = [(s, q) for s, q in items if not isinstance(q, Noul)]
+    made: dict[str, list[Item]] = {"given": told, "pair": [], "noul": [], "more": []}
+    for state, question in told:
+        a, b = question.options[:2]
+        made["pair"].append((state, Choice(question.text, [a, b])))
+        wording = f"{question.text} Is the answer {a!r} rather than {b!r}?"
+        made["noul"].append((state, Noul(wording)))
+        more = [*question.options, extra]
+        made["more"].append((state, Choice(question.text, more)))
+    return made
+
+
+def battery(
+    policy: Any,
+    items: Sequence[Item],
+    labels: Sequence[int] | None = None,
+    *,
+    rng: np.random.Generator,
+    extra: str = "something unrelated",
+    order_count: int = 4,
+    batch_size: int = 16,
+    tolerance: float = 1e-5,
+    n_resamples: int = 2000,
+) -> list[Check]:
+    """Check what every policy must hold, and measure what it may or may not.
+
+    Four checks have a limit: the mass on options that do not exist, the sum of each
+    row, the same call twice, the same item alone and in a batch. The rest are the five
+    predictions of the Plackett-Luce view (`thm-plackett-luce`), which a policy may
+    fail without being broken: 0 means that a prediction holds exactly.
+
+    Parameters
+    ----------
+    policy : Policy
+    items : sequence of (state, question)
+    labels : sequence of int, optional
+        Index of the right option of each item; without it calibration is left out.
+    rng : numpy Generator
+        Of the bootstrap.
+    extra : str
+        An option that answers none of the questions.
+    tolerance : float
+        Of the comparison alone against batch: 1e-5 for float32, 2e-2 for bfloat16.
+
+    Returns
+    -------
+    list of Check
+        A prediction that no item can test is left out.
+    """
+    n = len(items)
+    states = np.array([render_state(state) for state, _ in items])
+    prepared = policy.prepare(items)
+    p = predict(policy, prepared, batch_size=batch_size)
+    again = predict(policy, prepared, batch_size=batch_size)
+    alone = predict(policy, prepared, batch_size=1)
+    mask = prepared.mask.numpy()
+
+    def measured(
+        name: str, about: str, of: Statistic | Array, group: Any = states, **how: Any
+    ) -> Check:
+        statistic = of if isinstance(of, Statistic) else mean_statistic(of)
+        interval = None
+        if len(set(group.tolist())) > 1:
+            interval = bootstrap_interval(
+                statistic, groups=group, rng=rng, n_resamples=n_resamples, **how
+            )
+        return Check(name, about, statistic.value(), len(group), None, interval)
+
+    change = np.abs(p - alone)
+    flips, distances = order_sensitivity(
+        policy, items, count=order_count, batch_size=batch_size
+    )
+    checks = [
+        Check("mask", "mass on missing options", float(p[~mask].sum()), n, 0.0),
+        Check("sum", "largest |sum - 1|", float(np.abs(p.sum(1) - 1).max()), n, 1e-5),
+        Check("determinism", "largest change", float(np.abs(p - again).max()), n, 0.0),
+        Check("batch", "largest change, alone", float(change.max()), n, tolerance),
+        measured("rescoring noise", "mean change, alone", change.sum(1) / mask.sum(1)),
+        measured("order flip rate", "share of answers that change", flips),
+        measured("order distance", "mean total variation", distances),
+    ]
+    made = probes(items, extra)
+    share = {}
+    for name, asked in made.items():
+        first_two = [a[:2] for a in probabilities(policy, asked, batch_size)]
+        # The first option's share of the first two: 1/2 if both vanished.
+        share[name] = np.array([(a[0] + 1e-30) / (a.sum() + 2e-30) for a in first_two])
+    group = np.array([render_state(state) for state, _ in made["given"]])
+    wide = np.array([len(q.options) > 2 for _, q in made["given"]], dtype=bool)
+    of = "mean difference of p(a) / (p(a) + p(b))"
+    for name, about, one, other, kept in (
+        ("binary equivalence", "Choice against Noul", "pair", "noul", wide | True),
+        ("pairwise consistency", "all options against two", "given", "pair", wide),
+        ("irrelevant alternatives", "one option more", "given", "more", wide | True),
+    ):
+        if kept.any():
+            gap = np.abs(share[one] - share[other])[kept]
+            checks.append(measured(name, f"{of}, {about}", gap, group[kept]))
+    if labels is not None:
+        right = (p.argmax(1) == np.asarray(labels)).astype(float)
+        exact = p / p.sum(1, keepdims=True, dtype=np.float64)
+        error = ece_statistic(exact.max(1), right)
+        checks += [
+            measured("accuracy", "share right", right),
+            measured("Brier", "mean, in [0, 2]", brier(exact, labels, mask=mask)),
+            measured("ECE", "15 bins, plug-in: biased up", error, method="basic"),
+        ]
+    return checks

@@ -1,0 +1,349 @@
+"""Figures of the book: ``prepare_*`` computes numbers, ``plot_*`` draws them.
+
+Each ``plot_*`` takes what its ``prepare_*`` returned, so what is drawn can be tested
+without looking. One style serves light and dark pages: the ground is transparent; ink
+has a contrast of at least 4:1, a mark at least 3:1, on white and on near-black. Marks
+need the wider band, because colours of one lightness look alike to a colour-blind
+reader. Colour says the family of an arm; marker and line say which it is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+
+from rlcd_core import metrics
+
+INK = "#7a7d84"  # text, axes and reference lines
+# One colour a family of arms, apart under the three common colour deficiencies.
+COLORS = {"rlcd": "#0c60fc", "rlvr": "#cc2430", "verdict": "#27a56b"}
+COLORS |= {"label": "#a83cb4", "broken": "#c98300", "control": INK}
+# Where options 0, 1, 2 stand: left, right, top of a triangle of side 1.
+CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(0.75)]])
+
+
+@dataclass(frozen=True)
+class ArmStyle:
+    """How an arm looks throughout the book."""
+
+    label: str
+    family: str
+    marker: str
+    line: str = "-"
+
+    @property
+    def color(self) -> str:
+        """Hex colour of the family."""
+        return COLORS[self.family]
+
+    @property
+    def drawn(self) -> dict[str, Any]:
+        """Arguments for `Axes.plot`."""
+        return {"color": self.color, "marker": self.marker, "ls": self.line}
+
+
+ARM_STYLE = {
+    "rlcd": ArmStyle("RLCD, one outcome", "rlcd", "o"),
+    "rlcd_g4": ArmStyle("RLCD, no baseline, G = 4", "rlcd", "D", "--"),
+    "rlcd_loo": ArmStyle("RLCD, seed recipe", "rlcd", "s", "-."),
+    "rlcd_low": ArmStyle("RLCD, a fifth of the rate", "rlcd", "v", ":"),
+    "rlcd_half": ArmStyle("RLCD, half sampled penalty", "rlcd", "X", "--"),
+    "residual_ht": ArmStyle("Residual HT, G = 2", "rlcd", "P", "-."),
+    "rlvr": ArmStyle("RLVR, one outcome", "rlvr", "^"),
+    "rlvr_loo": ArmStyle("RLVR, seed recipe", "rlvr", "s", "-."),
+    "rlvr_low": ArmStyle("RLVR, a fifth of the rate", "rlvr", "v", "--"),
+    "rlvr_gini": ArmStyle("RLVR + exact Gini", "rlvr", "D", "-."),
+    "verdict_nll": ArmStyle("Verdict NLL", "verdict", "o"),
+    "verdict_brier": ArmStyle("Verdict Brier", "verdict", "s", "--"),
+    "one_bit_log": ArmStyle("Log score from one bit", "verdict", "^", "-."),
+    "one_bit_spherical": ArmStyle("Spherical from one bit", "verdict", "v", ":"),
+    "one_bit_log_spherical": ArmStyle("Composite from one bit", "verdict", "D", "--"),
+    "nll": ArmStyle("Full label, NLL", "label", "o"),
+    "brier": ArmStyle("Full label, Brier", "label", "s", "--"),
+    "reference": ArmStyle("Large-label reference", "label", "^", "-."),
+    "rlcd_std": ArmStyle("RLCD, std-normalised", "broken", "o"),
+    "rlvr_std": ArmStyle("RLVR, std-normalised", "broken", "^", "--"),
+    "warmup": ArmStyle("Warm-up", "control", "o"),
+    "supervised": ArmStyle("Supervised continuation", "control", "s", "--"),
+}
+"""The fixed look of every arm; colour and marker, or a grid's marker and line."""
+
+for _beta, _marker in zip((0.05, 0.1, 0.2, 0.3, 0.4, 0.5), "opPXh*", strict=True):
+    for _name, _word, _line in (("shannon", "entropy", ":"), ("kl", "KL", "--")):
+        _look = ArmStyle(f"RLVR + {_beta:g} {_word}", "rlvr", _marker, _line)
+        ARM_STYLE[f"rlvr_{_name}_{_beta:g}"] = _look
+
+
+def arm_style(arm: str) -> ArmStyle:
+    """Look of ``arm``; KeyError for an arm that has none."""
+    if arm not in ARM_STYLE:
+        raise KeyError(f"no style for arm {arm!r}; known: {', '.join(ARM_STYLE)}")
+    return ARM_STYLE[arm]
+
+
+def use_style() -> None:
+    """Set the book's style; in a notebook, also make figures reproducible SVG.
+
+    Glyphs are stored as outlines, so a figure looks alike on every machine; the salt
+    and the missing date make a second run write the same bytes.
+    """
+    inked = ("text.color", "axes.edgecolor", "axes.labelcolor", "axes.titlecolor")
+    clear = ("figure.facecolor", "axes.facecolor", "savefig.facecolor")
+    mpl.rcdefaults()
+    style: dict[str, Any] = dict.fromkeys((*inked, "xtick.color", "ytick.color"), INK)
+    style |= dict.fromkeys(clear, "none") | {"savefig.transparent": True}
+    style |= {"svg.fonttype": "path", "svg.hashsalt": "rlcd"}
+    style |= {"axes.spines.top": False, "axes.spines.right": False}
+    style |= {"font.family": "DejaVu Sans", "font.size": 11, "axes.titlesize": 12}
+    style |= {"axes.titlelocation": "left", "figure.constrained_layout.use": True}
+    style |= {"xtick.labelsize": 10, "ytick.labelsize": 10}
+    style |= {"lines.linewidth": 2.0, "lines.markersize": 6.5}
+    mpl.rcParams.update(style)
+    if "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None:
+        from matplotlib_inline.backend_inline import set_matplotlib_formats
+
+        # bbox_inches=None keeps the width, and with it the size of the letters.
+        quiet = {"Date": None, "Creator": None}
+        set_matplotlib_formats("svg", bbox_inches=None, metadata=quiet)
+
+
+def figure(rows: int = 1, columns: int = 1, height: float = 3.4, **options: Any) -> Any:
+    """Figure and axes of the book's width, 6 in, with ``height`` inches a row.
+
+    Panels that are read one by one belong in rows: on a phone they keep their width.
+    """
+    return plt.subplots(rows, columns, figsize=(6.0, height * rows), **options)
+
+
+def note(ax: Axes, text: str, x: float, y: float, **options: Any) -> None:
+    """Write ``text`` near a data point, by default 6 points right of it."""
+    place: dict[str, Any] = {"xytext": (6, 0), "textcoords": "offset points"}
+    place |= {"fontsize": 10, "va": "center", "annotation_clip": False}
+    ax.annotate(text, (x, y), **(place | options))
+
+
+def note_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
+    """Tie each ``(x, y, text, color)`` to the right of its line's end, none overlap."""
+    low, high = ax.get_ylim()
+    gap = 14 * (high - low) / (ax.get_window_extent().height / ax.figure.dpi * 72)
+    ends = sorted(ends, key=lambda end: end[1])
+    seat = np.array([end[1] for end in ends])
+    for _ in range(500):
+        for i in np.flatnonzero(np.diff(seat) < 0.999 * gap):
+            push = (gap - seat[i + 1] + seat[i]) / 2
+            seat[i : i + 2] += (-push, push)
+    for (x, y, text, color), at in zip(ends, seat, strict=True):
+        tie = {"arrowstyle": "-", "color": color, "relpos": (0, 0.5), "shrinkB": 0}
+        note(ax, text, x, y, xytext=(18, (at - y) / gap * 14), arrowprops=tie)
+
+
+@dataclass(frozen=True)
+class ReliabilityData:
+    """Bins, and Wilson bounds (n_bins,) of their accuracy, NaN where a bin is empty."""
+
+    bins: metrics.Reliability
+    low: np.ndarray
+    high: np.ndarray
+
+
+def prepare_reliability(
+    confidence: np.ndarray, correct: np.ndarray, level: float = 0.95, **binning: Any
+) -> ReliabilityData:
+    """Bin confidences (n,) against outcomes (n,); options as `metrics.reliability`."""
+    bins = metrics.reliability(confidence, correct, **binning)
+    right = np.nan_to_num(bins.accuracy) * bins.count
+    return ReliabilityData(bins, *metrics.wilson_interval(right, bins.count, level))
+
+
+def plot_reliability(ax: Axes, data: ReliabilityData, arm: str) -> None:
+    """Draw accuracy over confidence, its band, counts along the foot, ECE and n."""
+    look, bins, full = arm_style(arm), data.bins, data.bins.count > 0
+    x, left, foot = bins.confidence[full], bins.lower[full], bins.count[full]
+    tall, wide = 0.16 * foot / foot.max(), bins.upper[full] - left
+    ax.plot([0, 1], [0, 1], color=INK, lw=1, ls=":")
+    ax.bar(left, tall, wide, align="edge", color=INK, alpha=0.4)
+    band = data.low[full], data.high[full]
+    ax.fill_between(x, *band, color=look.color, alpha=0.25, lw=0)
+    ax.plot(x, bins.accuracy[full], **look.drawn)
+    text = f"ECE-{len(full)}  {bins.ece:.3f}\nn = {bins.n:,}"
+    ax.text(0.98, 0.2, text, ha="right")
+    ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", title=look.label)
+    ax.set(xlabel="stated confidence", ylabel="observed accuracy")
+
+
+@dataclass(frozen=True)
+class CurveData:
+    """Mean over seeds and its interval along ``x``; arrays (T,)."""
+
+    x: np.ndarray
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def prepare_curves(
+    x: np.ndarray, values: Mapping[str, np.ndarray], level: float = 0.95
+) -> dict[str, CurveData]:
+    """Mean and t-interval over seeds of each arm's values (seeds, T) at ``x`` (T,).
+
+    ValueError for another shape, for fewer than two seeds or for values not finite.
+    """
+    curves = {}
+    for arm, runs in values.items():
+        if np.ndim(runs) != 2 or np.shape(runs)[1:] != np.shape(x):
+            raise ValueError(f"{arm}: values must be (seeds, {np.size(x)})")
+        cells = [metrics.seed_interval(step, level) for step in np.transpose(runs)]
+        bounds = np.array([(cell.estimate, cell.low, cell.high) for cell in cells])
+        curves[arm] = CurveData(np.asarray(x), *bounds.T)
+    return curves
+
+
+Curves = Mapping[str, CurveData]
+
+
+def plot_curves(ax: Axes, curves: Curves, xlabel: str, ylabel: str) -> None:
+    """Draw one banded line an arm, each named at its right end."""
+    ends = []
+    for arm, data in curves.items():
+        look, every = arm_style(arm), max(1, len(data.x) // 8)
+        ax.fill_between(data.x, data.low, data.high, color=look.color, alpha=0.2, lw=0)
+        ax.plot(data.x, data.mean, markevery=every, **look.drawn)
+        ends.append((data.x[-1], data.mean[-1], look.label, look.color))
+    ax.set(xlabel=xlabel, ylabel=ylabel)
+    note_ends(ax, ends)
+
+
+def prepare_dots(
+    values: Mapping[str, Sequence[float]], level: float = 0.95
+) -> dict[str, CurveData]:
+    """Mean and t-interval over each arm's values (seeds,): curves of one point."""
+    columns = {arm: np.array(runs)[:, None] for arm, runs in values.items()}
+    return prepare_curves(np.zeros(1), columns, level)
+
+
+def plot_dots(ax: Axes, dots: Curves, xlabel: str) -> None:
+    """Draw a dot and its interval a row, first arm on top, mean written beside it."""
+    for row, (arm, dot) in enumerate(dots.items()):
+        look = arm_style(arm)
+        ax.plot([dot.low, dot.high], [row, row], color=look.color, lw=3, alpha=0.6)
+        ax.plot(dot.mean, row, **look.drawn)
+        note(ax, f"{dot.mean[0]:.3f}", dot.high[0], row)
+    ax.set_yticks(range(len(dots)), [arm_style(arm).label for arm in dots])
+    ax.set(ylim=(len(dots) - 0.5, -0.5), xlabel=xlabel)
+    ax.margins(x=0.15)
+    ax.tick_params(axis="y", length=0)
+
+
+def to_xy(p: np.ndarray) -> np.ndarray:
+    """Map points (or tangent vectors) (..., 3) of the simplex to the plane (..., 2).
+
+    >>> to_xy(np.array([0.0, 1.0, 0.0])).tolist()
+    [1.0, 0.0]
+    """
+    return np.asarray(p, float) @ CORNERS
+
+
+def simplex_grid(resolution: int, margin: float = 0.0) -> np.ndarray:
+    """Lattice (N, 3) of distributions over three options, shrunk off the edges.
+
+    >>> simplex_grid(2).shape
+    (6, 3)
+    """
+    i, j = np.indices((resolution + 1, resolution + 1))
+    steps = np.stack([i, j, resolution - i - j], axis=-1)[i + j <= resolution]
+    return (1 - margin) * steps / resolution + margin / 3
+
+
+@dataclass(frozen=True)
+class SimplexData:
+    """Values (N,) or velocities (N, 3) at distributions ``p`` (N, 3)."""
+
+    p: np.ndarray
+    value: np.ndarray
+
+
+def prepare_simplex(
+    function: Callable[[np.ndarray], Any], resolution: int = 60, margin: float = 0.0
+) -> SimplexData:
+    """Values (N,), or velocities (N, 3) that sum to 0, of ``function`` on a lattice."""
+    p = simplex_grid(resolution, margin)
+    value = np.asarray(function(p), float)
+    if value.shape not in (p.shape, p.shape[:1]):
+        raise ValueError(f"function must return (N,) or (N, 3), got {value.shape}")
+    if value.ndim == 2 and np.abs(value.sum(axis=1)).max() > 1e-9:
+        raise ValueError("a velocity on the simplex must sum to 0")
+    return SimplexData(p, value)
+
+
+def plot_simplex(
+    ax: Axes,
+    data: SimplexData | None = None,
+    labels: Sequence[str] = ("A", "B", "C"),
+    levels: int | Sequence[float] = 9,
+    fill: bool = False,
+) -> None:
+    """Draw the triangle with named corners, with contours or a heat map of ``data``."""
+    if data is not None:
+        thin = {"colors": INK, "linewidths": 0.8, "alpha": 0.7}
+        draw, look = (ax.tricontourf, {}) if fill else (ax.tricontour, thin)
+        draw(*to_xy(data.p).T, data.value, levels=levels, **look)
+    ax.plot(*CORNERS[[0, 1, 2, 0]].T, color=INK, lw=1.2)
+    for at, text, shift in zip(CORNERS, labels, (-11, -11, 10), strict=True):
+        note(ax, text, *at, xytext=(0, shift), ha="center", fontsize=11)
+    ax.set(aspect="equal", xlim=(-0.08, 1.08), ylim=(-0.1, 0.97))
+    ax.axis("off")
+
+
+def plot_field(ax: Axes, data: SimplexData, arm: str, power: float = 0.35) -> None:
+    """Draw arrows whose length grows as speed to ``power``; the longest is 0.09."""
+    flat = to_xy(data.value)
+    speed = np.linalg.norm(flat, axis=1, keepdims=True)
+    step = 0.09 * flat / np.where(speed > 0, speed, 1) * (speed / speed.max()) ** power
+    head = {"headwidth": 4, "headlength": 4.5, "headaxislength": 4, "pivot": "mid"}
+    units = {"angles": "xy", "scale_units": "xy", "scale": 1, "width": 0.0075}
+    ax.quiver(*to_xy(data.p).T, *step.T, color=arm_style(arm).color, **units, **head)
+
+
+def prepare_risk_coverage(
+    confidence: np.ndarray, correct: np.ndarray
+) -> tuple[metrics.RiskCoverage, float]:
+    """Risk-coverage curve of confidences (n,) and outcomes (n,), and its AURC."""
+    curve = metrics.risk_coverage(confidence, correct)
+    return curve, metrics.aurc(confidence, correct)
+
+
+def plot_risk_coverage(
+    ax: Axes, curves: Mapping[str, tuple[metrics.RiskCoverage, float]]
+) -> None:
+    """Draw one selective-risk line an arm, named with its AURC at full coverage."""
+    ends = []
+    for arm, (curve, aurc) in curves.items():
+        look, last = arm_style(arm), curve.risk[-1]
+        ax.plot(curve.coverage, curve.risk, color=look.color, ls=look.line)
+        ax.plot(1, last, color=look.color, marker=look.marker, clip_on=False)
+        ends.append((1, last, f"{look.label} ({aurc:.3f})", look.color))
+    ax.set(xlim=(0, 1), xlabel="share acted on", ylabel="error rate among these")
+    ax.set_ylim(bottom=0)
+    note_ends(ax, ends)
+
+
+def plot_bars(
+    ax: Axes, values: Mapping[str, float], xlabel: str, colors: Sequence[str] = ()
+) -> None:
+    """Draw one horizontal bar a label with its value at the end, first on top."""
+    if not np.isfinite(list(values.values())).all():
+        raise ValueError("every bar needs a finite value")
+    paint = colors or [COLORS["rlcd"]] * len(values)
+    ax.barh(list(values), list(values.values()), height=0.62, color=paint)
+    for row, value in enumerate(values.values()):
+        note(ax, f"{value:#.3g}", max(value, 0), row)
+    ax.set(ylim=(len(values) - 0.5, -0.5), xlabel=xlabel)
+    ax.margins(x=0.12)
+    ax.tick_params(axis="y", length=0)

@@ -1,0 +1,318 @@
+"""Letter readout: a causal language model's distribution over option labels."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from rlcd_core.policy.base import (
+    Batch,
+    Item,
+    PolicyError,
+    Prepared,
+    masked_log_softmax,
+)
+from rlcd_core.policy.loading import body_of, load_model, smollm2_directory
+from rlcd_core.policy.prefix import PrefixAttention, use_prefix_attention
+from rlcd_core.policy.prompts import PromptEncoder, padded, token_limit, verified_labels
+from rlcd_core.schema import Noul, SchemaError, render_prefix, render_suffix
+
+
+@dataclass(frozen=True)
+class SharedPrompt:
+    """One state and several questions as tokens, the common part once.
+
+    Attributes
+    ----------
+    prefix : list of S int
+    suffixes : list of m lists of int
+        ``prefix + suffixes[i]`` is the single full prompt of question i.
+    counts : list of m int
+        Number of options of each question.
+    """
+
+    prefix: list[int]
+    suffixes: list[list[int]]
+    counts: list[int]
+
+
+class LetterPolicy(nn.Module):
+    r"""Reads a decision off a causal language model in one forward pass.
+
+    The prompt lists the options under labels and ends where the label must come next.
+    With h the last hidden state and W the output matrix,
+
+    .. math:: p_k = \exp(w_{label_k}^\top h) / \sum_{j \le K} \exp(w_{label_j}^\top h)
+
+    over the K declared options: policy and answer are the same distribution. Only the
+    last position and only K rows of W are multiplied, never the whole vocabulary.
+
+    Parameters
+    ----------
+    model
+        A causal language model of transformers with a linear output layer.
+    tokenizer
+        Its fast tokenizer.
+    labels : sequence of str, optional
+        Default: A to Z, and as many of AA to ZZ as are single tokens.
+    padding : {"right", "left"}
+        Where shorter prompts of a batch are filled up. Right needs no mask in a
+        causal model; both give the same probabilities to rounding.
+    max_tokens : int, optional
+        Longest prompt; at most, and by default, the model's context window.
+    truncate : bool
+        Cut the end of states that are too long instead of raising.
+
+    Raises
+    ------
+    PolicyError
+        A label is not one token of its own, or the model transforms its logits after
+        the output matrix (soft-capping, scaling), so that reading rows would be wrong.
+    """
+
+    kind: ClassVar[str] = "causal"
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        labels: Sequence[str] | None = None,
+        padding: Literal["right", "left"] = "right",
+        max_tokens: int | None = None,
+        truncate: bool = False,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.padding = padding
+        self.truncate = truncate
+        self.encoder = PromptEncoder(tokenizer, token_limit(model, max_tokens))
+        self._tail = self._tail_ids()
+        if self.encoder.max_tokens is not None:
+            self.encoder.max_tokens -= len(self._tail)
+        prompt = render_prefix("The server is down.") + render_suffix(Noul("Urgent?"))
+        # The label must be one token where it will be read: after the last line.
+        found = verified_labels(self.encoder, labels, prompt.splitlines()[-1])
+        self.labels: tuple[str, ...] = tuple(label for label, _ in found)
+        ids = torch.tensor([token for _, token in found])
+        self.register_buffer("label_ids", ids, persistent=False)
+        self._can_share = self.kind == "causal" and use_prefix_attention(model)
+        self._check_output(prompt)
+        self.train(model.training)
+
+    @classmethod
+    def load(
+        cls,
+        directory: Path | str | None = None,
+        *,
+        dtype: torch.dtype = torch.float32,
+        **options: Any,
+    ) -> LetterPolicy:
+        """Load from a folder of safetensors; by default the packaged SmolLM2-135M.
+
+        Parameters
+        ----------
+        dtype : torch.dtype
+            Type of the weights in memory, whatever the file holds.
+        **options
+            As for `LetterPolicy`.
+        """
+        directory = smollm2_directory() if directory is None else directory
+        return cls(*load_model(directory, cls.kind, dtype), **options)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.model.get_output_embeddings().weight.device
+
+    def _tail_ids(self) -> list[int]:
+        """What follows the prompt: nothing, the next token is read."""
+        return []
+
+    def _check_output(self, prompt: str) -> None:
+        head = self.model.get_output_embeddings()
+        if not isinstance(head, nn.Linear):
+            raise PolicyError(
+                f"The output layer is {type(head).__name__}, not a linear layer: its "
+                "rows cannot be read; score the options verbatim."
+            )
+        ids = self.encoder.start + self.encoder.plain([prompt])[0] + self._tail
+        inputs = padded([ids])
+        training = self.model.training
+        self.model.eval()
+        with torch.inference_mode():
+            whole = self.model(input_ids=inputs["ids"].to(self.device)).logits[0]
+            # One place before the end of what follows the prompt, if anything does.
+            whole = whole[-max(1, len(self._tail)), self.label_ids].float()
+            rows = self._label_logits(self._hidden(inputs), len(self.labels))[0].float()
+        self.model.train(training)
+        scale = whole.abs().max().clamp_min(1.0)
+        if (whole - rows).abs().max() > 0.02 * scale:
+            raise PolicyError(
+                f"{type(self.model).__name__} transforms its logits after the output "
+                "matrix, so that label rows are not its logits: score verbatim."
+            )
+
+    def prepare(self, items: Sequence[Item]) -> Prepared:
+        """Tokenise the prompts once.
+
+        Raises
+        ------
+        PolicyError
+            More options than verified labels, or a prompt over the limit.
+        """
+        counts = [len(question.options) for _, question in items]
+        prompts = self.encoder.prompts(items, self._suffixes(items), self.truncate)
+        rows = [ids + self._tail for ids in prompts]
+        return Prepared(
+            counts, lambda index: padded([rows[i] for i in index], self.padding)
+        )
+
+    def _suffixes(self, items: Sequence[Item]) -> list[str]:
+        try:
+            return [render_suffix(question, self.labels) for _, question in items]
+        except SchemaError as error:
+            raise PolicyError(str(error)) from error
+
+    def _hidden(
+        self,
+        inputs: Mapping[str, Tensor],
+        kernel: PrefixAttention | None = None,
+        start: int = 0,
+    ) -> Tensor:
+        """(B, D) last hidden state of each row, with a kernel right-padded ones."""
+        ids, lengths = inputs["ids"].to(self.device), inputs["lengths"].to(self.device)
+        columns = torch.arange(ids.shape[1], device=ids.device)
+        if self.padding == "right" or kernel is not None:
+            # Causal attention: the filler comes after all that is read.
+            mask, positions, last = None, columns[None] + start, lengths - 1
+        else:
+            gap = ids.shape[1] - lengths
+            mask = (columns[None] >= gap[:, None]).long()
+            positions = (columns[None] - gap[:, None]).clamp_min(0)
+            last = torch.full_like(lengths, ids.shape[1] - 1)
+        output = body_of(self.model)(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions.expand(len(ids), -1),
+            use_cache=False,
+            **({} if kernel is None else {"prefix_attention": kernel}),
+        )
+        rows = torch.arange(len(ids), device=ids.device)
+        return output.last_hidden_state[rows, last]
+
+    def _label_logits(self, hidden: Tensor, count: int) -> Tensor:
+        head = self.model.get_output_embeddings()
+        ids = self.label_ids[:count]
+        bias = None if head.bias is None else head.bias[ids]
+        return nn.functional.linear(hidden, head.weight[ids], bias)
+
+    def log_probs(self, batch: Batch) -> Tensor:
+        """(B, K) masked log-probabilities; the softmax runs in float32."""
+        batch = batch.to(self.device)
+        logits = self._label_logits(self._hidden(batch.inputs), batch.mask.shape[1])
+        return masked_log_softmax(logits, batch.mask)
+
+    def label_mass(self, batch: Batch) -> Tensor:
+        """Probability that the full vocabulary gives to the labels of each row.
+
+        Computed apart, since it needs the whole output matrix. Warns when the mean
+        is under 1 %: the model then hardly means to answer with a label, and what the
+        readout renormalises is noise.
+
+        Returns
+        -------
+        (B,) float32 tensor in [0, 1]
+        """
+        batch = batch.to(self.device)
+        with torch.inference_mode():
+            hidden = self._hidden(batch.inputs)
+            every = self.model.get_output_embeddings()(hidden).float()
+            own = self._label_logits(hidden, batch.mask.shape[1]).float()
+            own = own.masked_fill(~batch.mask, -torch.inf)
+            mass = (own.logsumexp(-1) - every.logsumexp(-1)).exp().clamp_max(1.0)
+        if mass.mean() < 0.01:
+            warnings.warn(
+                f"The labels get {float(mass.mean()):.2g} of the vocabulary's "
+                "probability: this model does not answer with a label here; train it, "
+                "or score the options verbatim.",
+                stacklevel=2,
+            )
+        return mass
+
+    def share(self, state: Any, questions: Sequence[Any]) -> SharedPrompt | None:
+        """Tokens of several questions on one state, the common part once.
+
+        Returns
+        -------
+        SharedPrompt or None
+            None where one pass over the state cannot serve all questions: attention
+            that the prefix kernel does not know (sliding windows, other kernels), or
+            a prompt over the limit, which the plain path refuses or cuts.
+        """
+        if not self._can_share:
+            return None
+        suffixes = self._suffixes([(state, q) for q in questions])
+        text = render_prefix(state)
+        if self.encoder.seam_is_clean:
+            prefix, *tails = self.encoder.plain([text, *suffixes])
+        else:
+            # Sharing the longest common run of whole prompts needs no clean seam.
+            whole = self.encoder.plain([text + suffix for suffix in suffixes])
+            shortest = min(len(ids) - 1 for ids in whole)
+            same = (len({*column}) == 1 for column in zip(*whole, strict=False))
+            common = sum(1 for _ in itertools.takewhile(bool, same))
+            cut = min(shortest, common)
+            prefix, tails = whole[0][:cut], [ids[cut:] for ids in whole]
+        prefix = self.encoder.start + prefix
+        limit = self.encoder.max_tokens
+        if limit is not None and len(prefix) + max(map(len, tails)) > limit:
+            return None
+        return SharedPrompt(prefix, tails, [len(q.options) for q in questions])
+
+    def shared_log_probs(
+        self, shared: SharedPrompt, *, max_scores: int = 32_000_000
+    ) -> Tensor:
+        """Log-probabilities of several questions with one pass over their state.
+
+        The keys and values of the prefix are computed once and only read afterwards;
+        every suffix attends to them and to itself, at the positions it has in its
+        single full prompt, so the order and company of questions do not matter.
+
+        Parameters
+        ----------
+        max_scores : int
+            Most attention scores held at once; more suffixes go in several passes.
+
+        Returns
+        -------
+        (m, K) tensor
+            Equal to the single full prompts' to rounding.
+        """
+        kernel = PrefixAttention()
+        self._hidden(padded([shared.prefix]), kernel)
+        kernel.frozen = True
+        # Long suffixes together, so that little is padded.
+        lengths = [len(suffix) for suffix in shared.suffixes]
+        order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+        heads = self.model.config.num_attention_heads
+        width = max(shared.counts)
+        logits = torch.empty(len(order), width, device=self.device)
+        while order:
+            longest = lengths[order[0]]
+            cost = heads * longest * (len(shared.prefix) + longest)
+            take = max(1, max_scores // cost)
+            part, order = order[:take], order[take:]
+            inputs = padded([shared.suffixes[i] for i in part])
+            hidden = self._hidden(inputs, kernel, len(shared.prefix))
+            logits[part] = self._label_logits(hidden, width).float()
+        counts = torch.tensor(shared.counts, device=self.device)
+        mask = torch.arange(width, device=self.device)[None] < counts[:, None]
+        return masked_log_softmax(logits, mask)

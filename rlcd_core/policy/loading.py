@@ -1,0 +1,137 @@
+"""Loading models: quietly, offline, safetensors only; SmolLM2 converted once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock
+
+from rlcd_core.data.manifest import cache_dir, fetch, load_manifest
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Switch the weight-loading progress bars of transformers off, and back on.
+
+    They would make notebook outputs differ between runs.
+    """
+    from transformers.utils import logging
+
+    enabled = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if enabled:
+            logging.enable_progress_bar()
+
+
+def load_model(
+    directory: Path | str, kind: str = "causal", dtype: torch.dtype = torch.float32
+) -> tuple[Any, Any]:
+    """Load a model and its tokenizer from a folder.
+
+    Only safetensors files are read, no remote code is run, and no host is asked. The
+    type of the weights is what `dtype` says: transformers 5 would otherwise take the
+    type that the file was stored in.
+
+    Parameters
+    ----------
+    kind : {"causal", "masked", "encoder"}
+
+    Returns
+    -------
+    (model, tokenizer)
+        The model in evaluation mode.
+
+    Raises
+    ------
+    OSError
+        The folder lacks a file; from transformers, with its name.
+    """
+    import transformers
+
+    name = {
+        "causal": "AutoModelForCausalLM",
+        "masked": "AutoModelForMaskedLM",
+        "encoder": "AutoModel",
+    }[kind]
+    loader = getattr(transformers, name)
+    with quiet_transformers():
+        model = loader.from_pretrained(
+            directory, dtype=dtype, local_files_only=True, use_safetensors=True
+        )
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
+            directory, local_files_only=True
+        )
+    return model.eval(), tokenizer
+
+
+def body_of(model: Any) -> Any:
+    """The transformer under a language model's output layer, through a peft wrapper."""
+    return getattr(model, "get_base_model", lambda: model)().base_model
+
+
+def smollm2_directory() -> Path:
+    """Folder of SmolLM2-135M-Instruct as float32 safetensors, converted once.
+
+    The packaged file is a 4-bit GGUF. The first call dequantises it (about 20 s, 540
+    MB of disk) into a folder of the cache named by the hash of the packaged file;
+    later calls return that folder at once. The folder appears complete or not at all.
+    """
+    member = load_manifest("smollm2").members[0]
+    target = cache_dir() / "converted" / f"smollm2-{member.sha256[:32]}"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{target}.lock"):
+        if not target.is_dir():
+            building = Path(tempfile.mkdtemp(dir=target.parent, prefix=".convert-"))
+            try:
+                convert_gguf(fetch("smollm2") / member.to, building)
+                os.replace(building, target)
+            finally:
+                shutil.rmtree(building, ignore_errors=True)
+    return target
+
+
+def convert_gguf(source: Path, target: Path) -> None:
+    """Dequantise a GGUF file and save model and tokenizer as safetensors.
+
+    Parameters
+    ----------
+    source : Path
+        The `.gguf` file of a causal language model.
+    target : Path
+        An existing folder.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    with quiet_transformers():
+        model = AutoModelForCausalLM.from_pretrained(
+            source.parent,
+            gguf_file=source.name,
+            dtype=torch.float32,
+            local_files_only=True,
+        )
+        tokenizer = AutoTokenizer.from_pretrained(
+            source.parent, gguf_file=source.name, local_files_only=True
+        )
+    # The weights are plain floats now, but the model still says it is quantised and
+    # would refuse to be saved.
+    for holder, name in (
+        (model, "hf_quantizer"),
+        (model, "is_quantized"),
+        (model, "quantization_method"),
+        (model.config, "quantization_config"),
+    ):
+        if hasattr(holder, name):
+            delattr(holder, name)
+    with quiet_transformers():
+        model.save_pretrained(target)
+    tokenizer.save_pretrained(target)

@@ -1,0 +1,514 @@
+"""The one training loop.
+
+An arm is a frozen record, not a branch: it names an objective of
+:mod:`rlcd_core.rewards`, how many actions a question gets and how they are drawn.
+The loop below reads top to bottom and never asks which arm it runs.
+
+Every random choice is a function of ``(seed, step)`` or lives in the environment's
+saved state, so a run that is killed and resumed takes the same steps, bit for bit,
+on the same machine.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from rlcd_core.files import write_atomically
+from rlcd_core.rewards import OBJECTIVES, Feedback, sample_actions
+
+# One independent stream per purpose: the order of rows never shifts because an arm
+# draws more actions.
+_ROWS, _ACTIONS = 1, 2
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What is compared: an objective and how its actions are drawn.
+
+    Parameters
+    ----------
+    name : str
+        Identifier, used for files, colours and tables.
+    label : str
+        The name in running text.
+    objective : str
+        Key of ``rewards.OBJECTIVES``.
+    group_size : int
+        Actions ``G`` per question (1 for arms that see labels).
+    shared_outcome : bool
+        True: one label judges the whole group. False: each action meets its own draw.
+    replacement : bool
+        Whether the actions of a group may repeat.
+    epsilon, temperature : float
+        Behaviour policy: ``(1 - epsilon) softmax(z / temperature) + epsilon / K``.
+    rate_scale : float
+        Multiplies the configuration's learning rate (the low-rate RLVR arm: 0.2).
+    reference : bool
+        Whether the objective compares with the policy as it was at the start.
+    """
+
+    name: str
+    label: str
+    objective: str
+    group_size: int = 1
+    shared_outcome: bool = True
+    replacement: bool = True
+    epsilon: float = 0.0
+    temperature: float = 1.0
+    rate_scale: float = 1.0
+    reference: bool = False
+
+    def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            raise ValueError(
+                f"arm {self.name!r}: unknown objective {self.objective!r}; "
+                f"choose one of {', '.join(sorted(OBJECTIVES))}"
+            )
+        if self.group_size < 1:
+            raise ValueError(f"arm {self.name!r}: group_size must be at least 1")
+
+    @property
+    def needs(self) -> str:
+        """``"outcome"`` (bandit feedback) or ``"label"`` (full information)."""
+        return OBJECTIVES[self.objective].needs
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Sizes and optimiser settings of one run, the same for every arm compared.
+
+    ``outcomes`` is the budget in revealed bits (for label arms: labels), and
+    ``outcomes_per_step`` the batch, so that arms with groups take the same number of
+    optimiser steps on the same number of outcomes and differ in distinct questions.
+    """
+
+    learning_rate: float = 2e-3
+    outcomes: int = 60_000
+    outcomes_per_step: int = 64
+    warmup_fraction: float = 0.05
+    final_rate: float = 0.1
+    weight_decay: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.95)
+    clip: float = 1.0
+    micro_batch: int | None = None
+    weight_average: float = 0.0
+    eval_every: int = 0
+    stop_drop: float = 0.10
+    stop_patience: int = 3
+    checkpoint_every: int = 0
+
+    def steps(self, group_size: int = 1) -> int:
+        """Optimiser steps that the budget pays for; errors if none."""
+        prompts = self.prompts_per_step(group_size)
+        steps = self.outcomes // (prompts * group_size)
+        if steps < 1:
+            raise ValueError(
+                f"a budget of {self.outcomes} outcomes pays for no step of "
+                f"{prompts * group_size}; raise outcomes or lower outcomes_per_step"
+            )
+        return steps
+
+    def prompts_per_step(self, group_size: int = 1) -> int:
+        """Questions per step: ``outcomes_per_step / group_size``, which must divide."""
+        prompts, rest = divmod(self.outcomes_per_step, group_size)
+        if rest or prompts < 1:
+            raise ValueError(
+                f"outcomes_per_step={self.outcomes_per_step} is not a multiple of "
+                f"the group size {group_size}"
+            )
+        return prompts
+
+    def rate(self, step: int, total: int) -> float:
+        """Learning-rate factor: linear warm-up, then cosine to ``final_rate``."""
+        warm = max(1, round(self.warmup_fraction * total))
+        if step < warm:
+            return (step + 1) / warm
+        done = (step - warm) / max(1, total - warm)
+        cosine = 0.5 * (1.0 + math.cos(math.pi * done))
+        return self.final_rate + (1.0 - self.final_rate) * cosine
+
+
+class Environment(Protocol):
+    """What the loop may ask the world: outcomes of actions, and nothing else."""
+
+    def outcomes(self, rows: np.ndarray, actions: np.ndarray) -> np.ndarray: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+@dataclass
+class TrainResult:
+    """What a run did: its signals and what it used up."""
+
+    history: list[dict[str, float]] = field(default_factory=list)
+    evaluations: list[dict[str, float]] = field(default_factory=list)
+    steps: int = 0
+    outcomes: int = 0
+    prompts: int = 0
+    forward_passes: int = 0
+    seconds: float = 0.0
+    stopped: bool = False
+
+
+def batch_rows(rows: np.ndarray, size: int, seed: int, step: int) -> np.ndarray:
+    """Rows of batch ``step``: endless shuffled epochs, a pure function of its inputs.
+
+    Parameters
+    ----------
+    rows : (N,) int array
+        The training rows.
+    size : int
+        Batch size ``B``; may exceed ``N``.
+    seed, step : int
+
+    Returns
+    -------
+    (B,) int array
+    """
+    start, stop = step * size, (step + 1) * size
+    epochs = range(start // len(rows), (stop - 1) // len(rows) + 1)
+    order = [
+        np.random.default_rng([seed, _ROWS, epoch]).permutation(rows)
+        for epoch in epochs
+    ]
+    offset = start - epochs[0] * len(rows)
+    return np.concatenate(order)[offset : offset + size]
+
+
+def action_generator(seed: int, step: int) -> torch.Generator:
+    """The generator that draws the actions of one step."""
+    word = np.random.SeedSequence([seed, _ACTIONS, step]).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(word[0]) >> 1)
+
+
+def feedback(
+    arm: Arm,
+    env: Environment,
+    rows: np.ndarray,
+    log_probs: torch.Tensor,
+    generator: torch.Generator,
+) -> Feedback:
+    """Act and listen: draw the arm's actions and ask the environment how they fared.
+
+    A label arm asks ``env.labels(rows)``, which only a labelled environment has.
+
+    Parameters
+    ----------
+    log_probs : (B, K) tensor
+        The policy's log-probabilities; no gradient flows through the draw.
+    """
+    device = log_probs.device
+    if arm.needs == "label":
+        labels = torch.as_tensor(env.labels(rows), device=device)  # type: ignore[attr-defined]
+        none = torch.zeros((len(rows), 0), device=device)
+        return Feedback(none.long(), none, labels=labels.long())
+    actions, propensities = sample_actions(
+        log_probs.detach().float().cpu(),
+        arm.group_size,
+        generator,
+        replacement=arm.replacement,
+        epsilon=arm.epsilon,
+        temperature=arm.temperature,
+    )
+    outcomes = torch.as_tensor(
+        env.outcomes(rows, actions.numpy()), dtype=torch.float32, device=device
+    )
+    return Feedback(
+        actions=actions.to(device),
+        outcomes=outcomes,
+        propensities=None if propensities is None else propensities.to(device),
+    )
+
+
+def signals(log_probs: torch.Tensor, told: Feedback) -> dict[str, float]:
+    """Health signals of one batch.
+
+    ``entropy`` in nats; ``confidence`` mean max p; ``outcome`` mean outcome of the
+    actions taken; ``gap`` mean stated probability of the taken action minus mean
+    outcome (0 when honest); ``zero_variance`` share of groups whose outcomes agree,
+    which carry no signal under a group baseline.
+    """
+    with torch.no_grad():
+        p = log_probs.exp()
+        row = {
+            "entropy": float(-(p * log_probs.clamp_min(-1e4)).sum(-1).mean()),
+            "confidence": float(p.max(-1).values.mean()),
+        }
+        if told.actions.shape[-1]:
+            heard = ~torch.isnan(told.outcomes)
+            taken = p.gather(-1, told.actions)
+            outcomes = told.outcomes.nan_to_num()
+            count = heard.sum().clamp_min(1)
+            row["outcome"] = float((outcomes * heard).sum() / count)
+            row["gap"] = float(((taken - outcomes) * heard).sum() / count)
+            spread = told.outcomes.amax(-1) - told.outcomes.amin(-1)
+            row["zero_variance"] = float((spread == 0).float().mean())
+    return row
+
+
+def autocast(device: torch.device) -> torch.autocast:
+    """bf16 from compute capability 8.0, fp16 below, off on the CPU.
+
+    A T4 (7.5) reports bf16 as supported although it emulates it, so the capability
+    decides and not the report.
+    """
+    if device.type != "cuda":
+        return torch.autocast(device.type, enabled=False)
+    capable = torch.cuda.get_device_capability(device) >= (8, 0)
+    return torch.autocast("cuda", torch.bfloat16 if capable else torch.float16)
+
+
+def train(
+    policy: torch.nn.Module,
+    prepared: Any,
+    rows: np.ndarray,
+    env: Environment,
+    arm: Arm,
+    config: TrainConfig,
+    seed: int,
+    *,
+    evaluate: Callable[[torch.nn.Module], dict[str, float]] | None = None,
+    checkpoint: Path | None = None,
+    progress: bool = False,
+) -> TrainResult:
+    """Train ``policy`` in place with one arm.
+
+    Parameters
+    ----------
+    policy : torch module with ``log_probs(batch) -> (B, K)``
+    prepared : object with ``take(rows) -> batch``
+        The questions, as the policy prepared them.
+    rows : (N,) int array
+        Rows of ``prepared`` to train on.
+    env : Environment
+        Answers what the arm may ask.
+    evaluate : callable, optional
+        Called every ``config.eval_every`` steps and at step 0; its ``accuracy`` feeds
+        the stop rule (more than ``stop_drop`` below step 0, ``stop_patience`` times in
+        a row).
+    checkpoint : Path, optional
+        A safetensors file, written atomically every ``config.checkpoint_every`` steps
+        and resumed from if it is there.
+
+    Returns
+    -------
+    TrainResult
+
+    Raises
+    ------
+    FloatingPointError
+        If the loss stops being finite; names the arm and step.
+    ValueError
+        If a checkpoint belongs to another run.
+    """
+    total = config.steps(arm.group_size)
+    size = config.prompts_per_step(arm.group_size)
+    objective = OBJECTIVES[arm.objective]
+    parameters = [p for p in policy.parameters() if p.requires_grad]
+    device = parameters[0].device
+    peak = config.learning_rate * arm.rate_scale
+    optimiser = torch.optim.AdamW(
+        parameters,
+        lr=peak,
+        betas=config.betas,
+        weight_decay=config.weight_decay,
+        foreach=True,
+    )
+    scaler = torch.amp.GradScaler(
+        device.type, enabled=device.type == "cuda" and not _has_bf16(device)
+    )
+    averaged = [p.detach().clone() for p in parameters] if config.weight_average else []
+    reference = copy.deepcopy(policy).eval() if arm.reference else None
+    result = TrainResult()
+    identity = _identity(arm, config, seed)
+    if checkpoint is not None and checkpoint.exists():
+        result = _restore(
+            checkpoint, identity, parameters, averaged, optimiser, scaler, env
+        )
+    elif evaluate is not None:
+        result.evaluations.append({"step": 0.0, **evaluate(policy)})
+
+    seen: set[int] = set()
+    for past in range(result.steps):
+        seen.update(batch_rows(rows, size, seed, past).tolist())
+    began = time.perf_counter() - result.seconds
+    steps: Iterator[int] = iter(range(result.steps, total))
+    if progress:
+        steps = iter(tqdm(range(result.steps, total), desc=arm.name, leave=False))
+    policy.train()
+    for step in steps:
+        if result.stopped:
+            break
+        for group in optimiser.param_groups:
+            group["lr"] = peak * config.rate(step, total)
+        chosen = batch_rows(rows, size, seed, step)
+        generator = action_generator(seed, step)
+        optimiser.zero_grad(set_to_none=True)
+        row: dict[str, float] = {"step": float(step + 1), "loss": 0.0}
+        for part in _split(chosen, config.micro_batch):
+            share = len(part) / size
+            batch = prepared.take(part)
+            with autocast(device):
+                log_probs = policy.log_probs(batch)
+            told = feedback(arm, env, part, log_probs, generator)
+            if reference is not None:
+                with torch.no_grad(), autocast(device):
+                    start = reference.log_probs(batch).float()
+                told = replace(told, reference_log_probs=start)
+            loss = objective(log_probs.float(), told).mean() * share
+            scaler.scale(loss).backward()
+            row["loss"] += float(loss.detach())
+            for name, value in signals(log_probs.float(), told).items():
+                row[name] = row.get(name, 0.0) + value * share
+            result.forward_passes += len(part)
+        if not math.isfinite(row["loss"]):
+            raise FloatingPointError(
+                f"arm {arm.name!r}, step {step}: the loss is {row['loss']}; lower the "
+                f"learning rate ({peak:g}) or look at the inputs of rows {chosen[:4]}"
+            )
+        scaler.unscale_(optimiser)
+        norm = torch.nn.utils.clip_grad_norm_(parameters, config.clip, foreach=True)
+        row["grad_norm"] = float(norm)
+        scaler.step(optimiser)
+        scaler.update()
+        if averaged:
+            # Early averages forget the start quickly: the decay grows to its value.
+            decay = min(config.weight_average, (step + 1) / (step + 10))
+            torch._foreach_lerp_(averaged, [p.detach() for p in parameters], 1 - decay)
+        seen.update(chosen.tolist())
+        result.history.append(row)
+        result.steps = step + 1
+        result.outcomes = result.steps * size * arm.group_size
+        result.prompts = len(seen)
+        due = config.eval_every and result.steps % config.eval_every == 0
+        if evaluate is not None and (due or result.steps == total):
+            policy.eval()
+            result.evaluations.append({"step": float(step + 1), **evaluate(policy)})
+            policy.train()
+            result.stopped = _should_stop(result.evaluations, config)
+        result.seconds = time.perf_counter() - began
+        save_now = (
+            config.checkpoint_every and result.steps % config.checkpoint_every == 0
+        )
+        if checkpoint is not None and (save_now or result.steps == total):
+            _save(
+                checkpoint,
+                identity,
+                parameters,
+                averaged,
+                optimiser,
+                scaler,
+                env,
+                result,
+            )
+    if averaged:
+        with torch.no_grad():
+            for parameter, mean in zip(parameters, averaged, strict=True):
+                parameter.copy_(mean)
+    policy.eval()
+    return result
+
+
+def with_rate(config: TrainConfig, learning_rate: float) -> TrainConfig:
+    """The same configuration at another learning rate."""
+    return replace(config, learning_rate=learning_rate)
+
+
+def _has_bf16(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def _split(rows: np.ndarray, size: int | None) -> list[np.ndarray]:
+    if size is None or size >= len(rows):
+        return [rows]
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
+
+
+def _should_stop(evaluations: list[dict[str, float]], config: TrainConfig) -> bool:
+    if len(evaluations) <= config.stop_patience:
+        return False
+    floor = evaluations[0]["accuracy"] - config.stop_drop
+    recent = evaluations[-config.stop_patience :]
+    return all(row["accuracy"] < floor for row in recent)
+
+
+def _identity(arm: Arm, config: TrainConfig, seed: int) -> str:
+    return json.dumps([asdict(arm), asdict(config), seed], sort_keys=True)
+
+
+def _save(
+    path: Path,
+    identity: str,
+    parameters: list[torch.Tensor],
+    averaged: list[torch.Tensor],
+    optimiser: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    env: Environment,
+    result: TrainResult,
+) -> None:
+    from safetensors.torch import save
+
+    tensors = {f"p.{i}": p.detach() for i, p in enumerate(parameters)}
+    tensors |= {f"a.{i}": p for i, p in enumerate(averaged)}
+    for i, parameter in enumerate(parameters):
+        for name, value in optimiser.state[parameter].items():
+            tensors[f"s.{i}.{name}"] = value
+    note = {
+        "identity": identity,
+        "env": json.dumps(env.state_dict()),
+        "scaler": json.dumps(scaler.state_dict()),
+        "result": json.dumps(asdict(result)),
+    }
+    copies = {name: value.contiguous().cpu() for name, value in tensors.items()}
+    write_atomically(path, save(copies, metadata=note))
+
+
+def _restore(
+    path: Path,
+    identity: str,
+    parameters: list[torch.Tensor],
+    averaged: list[torch.Tensor],
+    optimiser: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    env: Environment,
+) -> TrainResult:
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        note = file.metadata()
+        if note.get("identity") != identity:
+            raise ValueError(
+                f"{path} is a checkpoint of another run (arm, configuration or seed "
+                "differ); delete it or choose another path"
+            )
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    with torch.no_grad():
+        for i, parameter in enumerate(parameters):
+            parameter.copy_(tensors[f"p.{i}"])
+        for i, mean in enumerate(averaged):
+            mean.copy_(tensors[f"a.{i}"])
+    for i, parameter in enumerate(parameters):
+        prefix = f"s.{i}."
+        optimiser.state[parameter] = {
+            name.removeprefix(prefix): (
+                value if name.endswith(".step") else value.to(parameter.device)
+            )
+            for name, value in tensors.items()
+            if name.startswith(prefix)
+        }
+    scaler.load_state_dict(json.loads(note["scaler"]))
+    env.load_state_dict(json.loads(note["env"]))
+    return TrainResult(**json.loads(note["result"]))

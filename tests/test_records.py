@@ -1,0 +1,72 @@
+"""Records: found by configuration, whole after a kill, exact for prose."""
+
+import json
+
+import numpy as np
+import pytest
+
+from rlcd_core.records import RunRecord, Store, config_hash, save_numbers, thin
+
+
+def record(seed: int, arm: str = "rlcd") -> RunRecord:
+    return RunRecord(
+        family="toy",
+        arm=arm,
+        seed=seed,
+        config={"arm": arm, "seed": seed},
+        metrics={"test": {"brier": 0.25}},
+        used={"outcomes": 10.0},
+    )
+
+
+def test_store_finds_by_configuration_and_gathers(tmp_path) -> None:
+    store = Store("toy", tmp_path / "results")
+    p = np.array([[0.2, 0.8], [0.5, 0.5]])
+    store.add(record(1), p)
+    store.add(record(0))
+    assert [r.seed for r in store.records()] == [0, 1]
+    assert store.find({"arm": "rlcd", "seed": 1}) == record(1)
+    assert store.find({"seed": 1, "arm": "rlcd"}) == record(1)
+    assert store.find({"arm": "rlcd", "seed": 2}) is None
+    assert store.gather() == 2
+    assert not list(store.scratch.glob("*"))
+    fresh = Store("toy", tmp_path / "results")
+    assert fresh.records() == [record(0), record(1)]
+    # float16 holds 11 bits: relative error below 2^-11, renormalised.
+    np.testing.assert_allclose(fresh.predictions(record(1)), p, rtol=1e-3)
+    np.testing.assert_allclose(fresh.predictions(record(1)).sum(-1), 1)
+    with pytest.raises(KeyError):
+        fresh.predictions(record(0))
+
+
+def test_gather_keeps_only_what_is_asked(tmp_path) -> None:
+    store = Store("toy", tmp_path / "results")
+    for seed in range(3):
+        store.add(record(seed), np.eye(2))
+    store.gather()
+    store.add(record(7), np.eye(2))
+    assert store.gather(keep=[record(1).key, record(7).key]) == 2
+    assert [r.seed for r in store.records()] == [1, 7]
+    np.testing.assert_allclose(store.predictions(record(1)), np.eye(2))
+
+
+def test_hash_ignores_order_but_no_value() -> None:
+    a = config_hash({"x": 1, "y": {"z": 0.1}})
+    assert a == config_hash({"y": {"z": 0.1}, "x": 1})
+    assert a != config_hash({"y": {"z": 0.10000001}, "x": 1})
+
+
+def test_numbers_merge_and_refuse_what_cannot_be_shown(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("RLCD_NUMBERS_DIR", str(tmp_path))
+    save_numbers("01_x", {"a": np.float64(0.5)})
+    save_numbers("01_x", {"b": 3, "a": 0.25})
+    assert json.loads((tmp_path / "01_x.json").read_text()) == {"a": 0.25, "b": 3}
+    with pytest.raises(ValueError, match="c is nan"):
+        save_numbers("01_x", {"c": float("nan")})
+
+
+def test_thin_takes_block_means() -> None:
+    rows = [{"loss": float(i)} for i in range(10)]
+    assert thin(rows, 2) == [{"loss": 2.0}, {"loss": 7.0}]
+    assert thin([], 2) == []
+    assert len(thin(rows, 60)) == 10
