@@ -18,8 +18,8 @@
 # wrong. Can that bit alone teach it to state honest probabilities?
 #
 # **Answer.** Yes: pay the bit minus the probability that was stated for the option
-# taken, $r = c - p_a$, and the policy gradient of that reward *is* the gradient of the
-# Brier score, although the right option is never shown.
+# taken, $r = c - p_a$, and the policy gradient of that reward is exactly minus half the
+# gradient of the Brier score, although the right option is never shown.
 #
 # **After this page you can** derive the identity in four lines, check it in four ways, say
 # what each half of the reward does, and name the changes, all of them common in practice,
@@ -82,7 +82,7 @@ q_shown = np.array([0.5, 0.3, 0.2])
 
 
 def velocity(objective, q):
-    """How p moves under an objective's exact mean direction d: dp/dt = J d."""
+    """How p moves along an objective's mean direction d: J d."""
     direction = exact.field(OBJECTIVES[objective], q)
 
     def at(p):
@@ -157,7 +157,8 @@ payoff.round(3) + 0.0
 #
 # $$
 # \begin{aligned}
-# \operatorname{Brier}(p, y) &= \textstyle\sum_{k=1}^{K} \bigl(p_k - 1[k = y]\bigr)^2 \\
+# \operatorname{Brier}&(p, y) \\
+#   &= \textstyle\sum_k \bigl(p_k - 1[k = y]\bigr)^2 \\
 #   &= \|p\|^2 - 2 p_y + 1 ,
 # \end{aligned}
 # $$ (eq-brier)
@@ -176,7 +177,9 @@ payoff.round(3) + 0.0
 #
 # where $p_a$ is the probability that the policy stated, at the moment of acting, for the
 # option it took; as a reward it is a number, and no gradient flows through it. Both are
-# followed by the REINFORCE estimator $r \, \nabla \log p_a$ {cite:p}`williams1992`.
+# followed by the REINFORCE estimator of {cite:t}`williams1992`,
+#
+# $$ r \, \nabla \log p_a . $$ (eq-reinforce)
 # :::
 #
 # :::{prf:theorem} The Brier-gradient identity
@@ -187,7 +190,7 @@ payoff.round(3) + 0.0
 #
 # $$
 # \begin{aligned}
-# \mathbb{E}_{a \sim p}\bigl[(c &- p_a)\, \nabla_\theta \log p_a\bigr] \\
+# \mathbb{E}&_{a \sim p}\bigl[(c - p_a)\, \nabla_\theta \log p_a\bigr] \\
 #    &= -\tfrac12 \nabla_\theta \operatorname{Brier}(p, y) .
 # \end{aligned}
 # $$ (eq-identity)
@@ -248,7 +251,7 @@ payoff.round(3) + 0.0
 #
 # $$
 # \begin{aligned}
-# \mathbb{E}_{a \sim p, \, y \sim q}[c \,&\nabla_z \log p_a] \\
+# \mathbb{E}&_{a \sim p, \, y \sim q}[c \,\nabla_z \log p_a] \\
 #    &= J q = \nabla_z \, (p^\top q) ,
 # \end{aligned}
 # $$ (eq-rlvr)
@@ -256,6 +259,14 @@ payoff.round(3) + 0.0
 # which has no resting place inside the simplex unless $q$ is uniform: $p^\top q$ is
 # linear in $p$, and a linear function on a triangle is largest at a corner (or, where two
 # options tie, along an edge).
+# :::
+#
+# :::{prf:proof}
+# :class: dropdown
+#
+# The first equality is the outcome half of the proof of {prf:ref}`thm-identity`, averaged
+# over $y \sim q$; the second is $\nabla_z p = J$. As above, $(Jq)_k = p_k (q_k - p^\top q)$
+# vanishes for all $k$ with every $p_k > 0$ only if all $q_k$ are equal. $\square$
 # :::
 #
 # These two corollaries are {numref}`fig-identity-fields`: circles about the truth on the
@@ -346,7 +357,8 @@ for size in (2, 3):
                 * sympy.diff(sympy.log(prob[a]), u)
                 for a in range(size)
             )
-            remainders.append(sympy.simplify(left + sympy.diff(brier, u) / 2))
+            right = -sympy.diff(brier, u) / 2
+            remainders.append(sympy.simplify(left - right))
 print(len(remainders), "differences; not 0:", len(set(remainders) - {0}))
 
 # %% [markdown]
@@ -409,7 +421,7 @@ feedback = Feedback(torch.tensor(actions), torch.tensor(outcomes))
 
 
 def row_directions(objective):
-    """Minus the gradient of the training loss in each row's logits, (n, K)."""
+    """Minus the loss's gradient in each row's logits, (n, K)."""
     leaf = torch.tensor(np.log(p_true)).repeat(n, 1).requires_grad_(True)
     loss = OBJECTIVES[objective](torch.log_softmax(leaf, -1), feedback)
     loss.sum().backward()
@@ -420,7 +432,8 @@ rows = row_directions("rlcd")
 mean, error = rows.mean(0), rows.std(0, ddof=1) / np.sqrt(n)
 formula = p_true * ((q_true - p_true) - p_true @ (q_true - p_true))
 distance = (mean - formula) / error
-save_numbers("01_identity", {"worst_z": np.abs(distance).max(), "n_sampled": n})
+worst = np.abs(distance).max()
+save_numbers("01_identity", {"worst_z": worst, "n_sampled": n})
 pd.DataFrame(
     {
         "J(q − p)": [f"{v:.4f}" for v in formula],
@@ -470,8 +483,9 @@ pd.DataFrame(
 p_k, q_k = rng.dirichlet(np.ones(4), 2)
 sampled = exact.moments(OBJECTIVES["rlcd"], p_k, q_k)
 known = exact.moments(OBJECTIVES["rlvr_gini"], p_k, q_k)
-print("same mean:", torch.allclose(sampled.mean, known.mean, rtol=0, atol=1e-12))
-print(f"trace of the covariance: {sampled.trace:.4f} against {known.trace:.4f}")
+gap = (sampled.mean - known.mean).abs().max().item()
+print("same mean, within 1e-12:", gap < 1e-12)
+print(f"variance (trace): {sampled.trace:.4f} against {known.trace:.4f}")
 
 # %% [markdown]
 # Which road is the steadier one depends on where the policy stands, and so does the worth
@@ -484,9 +498,11 @@ print(f"trace of the covariance: {sampled.trace:.4f} against {known.trace:.4f}")
 #
 # $$ (c - p_a)\,\nabla \log p_a = -\nabla\, \frac{(c - p_a)^2}{2\, \mathrm{sg}[p_a]} , $$
 #
-# where $\mathrm{sg}$ stops the gradient: RLCD's step *is* a weighted least-squares regression of the outcome on the probability that was stated for
-# the option taken, the weight being one over the chance of taking it. The loss
-# `rlcd_regression` is written that way and gives the same 200,000 row gradients:
+# where $\mathrm{sg}$ stops the gradient: RLCD's step *is* a weighted least-squares
+# regression of the outcome on the probability that was stated for the option taken, the
+# weight being one over the chance of taking it. The loss `rlcd_regression` is written
+# that way. It gives the same gradient in each of the
+# {res}`01_identity:n_sampled:,` rows:
 
 # %%
 same = np.abs(row_directions("rlcd_regression") - rows).max() < 1e-12
@@ -510,7 +526,8 @@ print("row by row the same:", bool(same))
 q_2 = [0.7, 0.3]
 print("push on the likelier option at p = q, G = 4, shared label:")
 for name in ("rlcd", "rlcd_loo", "rlcd_mean", "rlcd_std"):
-    push = exact.moments(OBJECTIVES[name], q_2, q_2, group_size=4).mean[0].item()
+    m = exact.moments(OBJECTIVES[name], q_2, q_2, group_size=4)
+    push = m.mean[0].item()
     print(f"{name:10s} {abs(push):.4f}")
 save_numbers("01_identity", {"std_pull": push})
 
@@ -539,7 +556,7 @@ save_numbers("01_identity", {"std_pull": push})
 # - **Exactly one option is right.** If several can be, or none, $q$ does not sum to one and
 #   the resting place moves ({ref}`ex-identity-3`).
 # - **Parameters are shared.** A network cannot move one question without the others, so it
-#   ends at the best Brier score in its reach, not at $q$. And clipping, momentum and
+#   ends where its mean Brier score is stationary, not at $q$. And clipping, momentum and
 #   adaptive steps change the path, and with noise also where it hovers.
 # - **Better than RLVR is not best.** The regression reading suggests that a plain log
 #   loss on the verdict may do as well or better. We measure it rather than argue.
@@ -572,7 +589,7 @@ save_numbers("01_identity", {"std_pull": push})
 # $\mathbb{E}[c - p_a] = p^\top q - \|p\|^2$ is maximised instead, whose resting place is
 # {eq}`eq-weight` with $\lambda = 2$: half way between $q$ and uniform. For $q = (.7, .3)$:
 
-# %% tags=["hide-output"]
+# %%
 through = policy_gradient(
     "gradient through the reward",
     mixed_reward(2.0),
@@ -603,12 +620,15 @@ exact.fixed_point(through, q_2).p.numpy().round(4)
 # {prf:ref}`prp-weight` with $\lambda = \tfrac12$: $p = (.7 - .25)/.5 = .9$. In code,
 # $r$ is the RLVR reward plus the RLCD reward minus one.
 
-# %% tags=["hide-output"]
+
+# %%
+def signed(log_probs, feedback):
+    outcome = rlvr_reward(log_probs, feedback)
+    return outcome + rlcd_reward(log_probs, feedback) - 1
+
+
 plus_minus = policy_gradient(
-    "plus_minus",
-    lambda log_p, told: rlvr_reward(log_p, told) + rlcd_reward(log_p, told) - 1,
-    equation="prp-weight",
-    calibrates=False,
+    "plus minus", signed, equation="prp-weight", calibrates=False
 )
 exact.fixed_point(plus_minus, q_2).p.numpy().round(4)
 
@@ -631,20 +651,21 @@ exact.fixed_point(plus_minus, q_2).p.numpy().round(4)
 # The mean direction is still $J(q - p)$, now with entries of $q$ that sum to $1.3$. It
 # vanishes where $q - p$ has equal entries, that is $p = q - .3/3 = (.5, .5, 0)$: every
 # number is too low by the same amount, and C is at the edge. No distribution over
-# exclusive options can say ".6 and .6"; ask two yes/no questions instead. The flow,
-# started from uniform:
+# exclusive options can say ".6 and .6"; ask two yes/no questions instead. Started from
+# uniform, the flow creeps towards that edge and reaches it only in the limit:
 
-# %% tags=["hide-output"]
-overlap = torch.tensor([0.6, 0.6, 0.1], dtype=torch.float64)
+# %%
+overlap = torch.tensor([0.6, 0.6, 0.1])
 
 
 def overlap_field(logits):
-    probs = torch.softmax(logits, -1)
-    residual = overlap - probs
-    return probs * (residual - (probs * residual).sum(-1, keepdim=True))
+    stated = torch.softmax(logits, -1)
+    gap = overlap - stated
+    return stated * (gap - (stated * gap).sum(-1, keepdim=True))
 
 
-exact.settle(overlap_field, [1 / 3] * 3, method="flow", steps=4000).p.numpy().round(2)
+end = exact.settle(overlap_field, [1 / 3] * 3, method="flow", steps=4000)
+end.p.numpy().round(2)
 
 # %% [markdown]
 # :::{solution-end}
@@ -667,12 +688,10 @@ exact.settle(overlap_field, [1 / 3] * 3, method="flow", steps=4000).p.numpy().ro
 # does not depend on $a_i$, and $\mathbb{E}[\nabla \log p_{a_i}] = \nabla \sum_a p_a = 0$,
 # so it drops out of the mean. The ratio of the enumerated means, for $G$ = 2, 3, 4:
 
-# %% tags=["hide-output"]
-ratios = []
+# %%
 for group in (2, 3, 4):
-    own = exact.moments(OBJECTIVES["rlcd_mean"], p_true, q_true, group).mean
-    ratios.append((own / torch.tensor(formula)).numpy().round(4).tolist())
-print(ratios)
+    own = exact.moments(OBJECTIVES["rlcd_mean"], p_true, q_true, group)
+    print(group, (own.mean.numpy() / formula).round(4))
 
 # %% [markdown]
 # :::{solution-end}

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from rlcd_core.train import Arm
 
+RESCUE_WEIGHTS = (0.1, 0.2, 0.3, 0.5)
+"""Weights of the entropy bonus and of the KL penalty that are said to rescue RLVR."""
+
 _GROUP = {"group_size": 4, "shared_outcome": True}
 
 _ALL = [
@@ -42,11 +45,11 @@ _ALL = [
     Arm("rlvr_std", "RLVR, std-normalised", "rlvr_std", **_GROUP),
     *[
         Arm(f"rlvr_shannon_{b:g}", f"RLVR + {b:g} entropy", f"rlvr_shannon_{b:g}")
-        for b in (0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
+        for b in RESCUE_WEIGHTS
     ],
     *[
         Arm(f"rlvr_kl_{b:g}", f"RLVR + {b:g} KL", f"rlvr_kl_{b:g}", reference=True)
-        for b in (0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
+        for b in RESCUE_WEIGHTS
     ],
 ]
 

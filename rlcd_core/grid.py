@@ -96,9 +96,13 @@ def rater_bandit() -> list[Job]:
     ]
 
 
-# One grid for every arm, fixed before any test row was seen.
-TUNING_RATES = (2.5e-5, 5e-5, 1e-4, 2e-4, 4e-4, 8e-4, 1.6e-3, 3.2e-3)
-TUNING_BATCHES = (16, 64, 256)
+# One grid for every arm, fixed before any test row was seen: learning rates by outcomes
+# per step. Larger batches take fewer steps, so their rates lie higher.
+TUNING_GRID = {
+    64: (2.5e-5, 5e-5, 1e-4, 2e-4, 4e-4, 8e-4),
+    256: (1e-4, 2e-4, 4e-4, 8e-4, 1.6e-3, 3.2e-3),
+    16: (1.25e-5, 2.5e-5, 5e-5, 1e-4, 2e-4),
+}
 TUNING_SEEDS = (100, 101, 102)
 FRESH_SEEDS = tuple(range(200, 210))
 # RLVR and its rescues would, judged by Brier, choose hardly to learn: they are chosen
@@ -115,9 +119,9 @@ def rater_tuning() -> list[Job]:
             TrainConfig(learning_rate=rate, outcomes_per_step=batch),
             seed,
         )
-        for batch in reversed(TUNING_BATCHES)
+        for batch, rates in TUNING_GRID.items()
         for seed in TUNING_SEEDS
-        for rate in TUNING_RATES
+        for rate in rates
         for one in ARMS.values()
         if one.name not in SAME_AS
     ]
@@ -141,7 +145,7 @@ def tuned(name: str) -> TrainConfig:
             sizes = record.config["train"]
             cell = sizes["learning_rate"], sizes["outcomes_per_step"]
             cells.setdefault(cell, []).append(record.metrics["validation"])
-    wanted = len(TUNING_RATES) * len(TUNING_BATCHES)
+    wanted = sum(map(len, TUNING_GRID.values()))
     if len(cells) < wanted or min(map(len, cells.values())) < len(TUNING_SEEDS):
         raise LookupError(
             f"the grid of arm {name!r} has {len(cells)} of {wanted} cells; finish it "

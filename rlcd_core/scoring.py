@@ -20,7 +20,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import isotonic_regression
 from scipy.special import xlogy
 
 Array = NDArray[np.float64]
@@ -506,6 +505,9 @@ def corp(p: ArrayLike, y: ArrayLike, rule: Literal["brier", "log"] = "brier") ->
         raise ForecastError(f"corp: shape is {forecast.shape}; pass (N,), N >= 1")
     if rule not in ("brier", "log"):
         raise ForecastError(f"rule: {rule!r}; pass 'brier' or 'log'")
+    # Loaded here: it takes longer to import than the rest of the package together.
+    from scipy.optimize import isotonic_regression
+
     _, code = np.unique(forecast, return_inverse=True)
     size = np.bincount(code)
     fitted = isotonic_regression(np.bincount(code, event) / size, weights=size).x

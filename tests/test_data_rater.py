@@ -69,8 +69,14 @@ def test_entropy_and_single_raters() -> None:
         squared_distance(np.array([[1.0, 0.0]]), np.array([[1, 0]]))
 
 
-def fake(monkeypatch: pytest.MonkeyPatch, folder: Path, texts: str, ratings: str,
-         rows: dict[str, int], name: str = "amazon") -> None:
+def fake(
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    texts: str,
+    ratings: str,
+    rows: dict[str, int],
+    name: str = "amazon",
+) -> None:
     (folder / "texts.tsv").write_bytes(texts.encode())
     (folder / "ratings.tsv").write_bytes(ratings.encode())
     manifest = replace(load_manifest(name), rows=rows)
@@ -149,4 +155,6 @@ def test_real_groups() -> None:
     assert len(set(load_rater("nyt").groups)) == 497
     first = load_rater("amazon").ids[0]
     assert first == "1_1"  # a byte-order mark hides it from a careless reader
-    assert json.dumps(load_rater("movie").texts[2]) == '"Effective but too tepid biopic"'
+    assert (
+        json.dumps(load_rater("movie").texts[2]) == '"Effective but too tepid biopic"'
+    )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -143,9 +144,7 @@ def test_state_round_trip_is_bit_exact_through_json() -> None:
     other = make(99)
     other.load_state_dict(state)
     for want in expected:
-        assert np.array_equal(
-            other.outcomes(ROWS[:64], actions), want, equal_nan=True
-        )
+        assert np.array_equal(other.outcomes(ROWS[:64], actions), want, equal_nan=True)
 
 
 def test_seed_fixes_and_changes_the_run() -> None:
@@ -156,16 +155,21 @@ def test_seed_fixes_and_changes_the_run() -> None:
     assert run(1) != run(2)
 
 
-def _draws(seed: int) -> list[int]:
-    return RaterEnv(np.ones((1, 1000), int), seed).outcomes(
-        np.zeros(50, int), np.tile(np.arange(1000), (50, 1))
-    ).argmax(axis=1).tolist()
-
-
 def test_two_processes_do_not_share_a_stream() -> None:
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
-        first, second, again = pool.map(_draws, [0, 1, 0])
-    assert first == again
+    code = (
+        "import sys, numpy as np; from rlcd_core.env import RaterEnv;"
+        "env = RaterEnv(np.ones((1, 1000), int), int(sys.argv[1]));"
+        "print(env.outcomes([0] * 50, np.arange(1000)[None].repeat(50, 0)).argmax(1))"
+    )
+    runs = [
+        subprocess.Popen([sys.executable, "-c", code, seed], stdout=subprocess.PIPE)
+        for seed in ("0", "1")
+    ]
+    first, second = (run.communicate(timeout=60)[0].decode() for run in runs)
+    here = RaterEnv(np.ones((1, 1000), int), 0).outcomes(
+        np.zeros(50, int), np.arange(1000)[None].repeat(50, 0)
+    )
+    assert first.strip() == str(here.argmax(1))
     assert first != second
 
 

@@ -566,6 +566,12 @@ def test_std_with_independent_outcomes():
     f = field(OBJECTIVES["rlcd_std"], [0.7, 0.3], 2, False)
     either_side = f(f64([[0.499, 0.501], [0.501, 0.499]]).log())[:, 0]
     assert either_side[0] > 0 > either_side[1]
+    # Two actions: beyond q^2 = 1/2 the certain answer attracts here too.
+    for q in (0.706, 0.708):
+        f = field(OBJECTIVES["rlcd_std"], [q, 1 - q], 2, False)
+        assert bool((f(f64([[0.6, 0.4], [0.99, 0.01]]).log())[:, 0] > 0).all()) == (
+            q**2 > 0.5
+        )
     end = fixed_point(OBJECTIVES["rlcd_std"], [0.7, 0.3], 4, False, start=[0.76, 0.24])
     assert float(end.p[0]) == pytest.approx(0.756, abs=5e-4)
     assert end.rate < 0

@@ -294,4 +294,4 @@ def test_letters_are_large_enough_for_a_phone(ax):
     data = plots.prepare_reliability(c, (c > 0.4).astype(float))
     plots.plot_reliability(ax, data, "rlvr")
     assert min(t.get_fontsize() for t in texts(ax)) >= 9
-    assert ax.figure.get_figwidth() == 6.0
+    assert ax.figure.get_figwidth() == pytest.approx(4.8)

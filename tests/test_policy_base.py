@@ -69,6 +69,12 @@ def test_mask_removes_padding_exactly(values: list[float], extra: int) -> None:
     assert (log_p.exp()[:, len(values) :] == 0).all()
 
 
+def test_masked_places_are_exact_in_float64() -> None:
+    z = torch.tensor([[3.0, 1.0, 9.0]], dtype=torch.float64)
+    log_p = masked_log_softmax(z, torch.tensor([[True, True, False]]))
+    assert log_p.dtype == torch.float64 and log_p[0, 2] == MASKED
+
+
 def test_gradient_through_masked_places_is_zero_and_finite() -> None:
     z = torch.tensor([[0.3, -0.2, 7.0]], requires_grad=True)
     log_p = masked_log_softmax(z, torch.tensor([[True, True, False]]))

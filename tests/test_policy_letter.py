@@ -238,6 +238,15 @@ def test_shared_prefix_equals_single_full_prompts(kind: str) -> None:
         split = policy.shared_log_probs(shared, max_scores=1).exp().numpy()
     assert once == pytest.approx(alone, abs=1e-6)
     assert split == pytest.approx(alone, abs=1e-6)
+    # With gradients (and on other devices) no fused kernel: the same numbers, and
+    # the same gradients as the single full prompts have.
+    slow = policy.shared_log_probs(shared)
+    assert slow.exp().detach().numpy() == pytest.approx(alone, abs=1e-6)
+    weight = next(policy.model.parameters())
+    (first,) = torch.autograd.grad(slow[:, 0].sum(), weight)
+    log_p = policy.log_probs(full.take(range(3)))
+    (second,) = torch.autograd.grad(log_p[:, 0].sum(), weight)
+    assert torch.allclose(first, second, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -78,11 +78,12 @@ class Built:
         """
         items = [item for split in SPLITS for item in self.splits[split]]
         lengths = [len(str(item.state)) for item in items]
-        shares: Counter[str] = Counter()
+        shares: dict[str, float] = {}
         for item in items:
             masses = item.counts or np.eye(len(item.question.options))[item.label]
             for option, mass in zip(item.question.options, masses, strict=True):
-                shares[option] += float(mass / sum(masses) / len(items))
+                part = float(mass / sum(masses) / len(items))
+                shares[option] = shares.get(option, 0.0) + part
         ranked = sorted(shares.items(), key=lambda pair: (-pair[1], pair[0]))
         # Of many options, the two commonest and the rarest.
         told = ranked if len(ranked) <= 10 else [*ranked[:2], ranked[-1]]
@@ -297,23 +298,23 @@ def mix(names: Sequence[str], per_source: int, seed: int = 0) -> dict[str, list[
     dict
         "train", "val", "test" -> items.
     """
-    mixed: dict[str, list[Item]] = {}
-    for split in SPLITS:
-        rows: dict[str, Item] = {}
-        for name in names:
-            low_high = load_manifest(name).subset
-            subset = (low_high[0], low_high[1]) if low_high else None
+    rows: dict[str, dict[str, Item]] = {split: {} for split in SPLITS}
+    for name in names:
+        subset = load_manifest(name).subset
+        for split, items in build_and_store(name).splits.items():
             most = per_source if split == "train" else per_source // 8
             for item in present(
-                load_items(name, split)[:most],
+                items[:most],
                 seed,
                 nota=True,
-                subset=subset,
+                subset=(subset[0], subset[1]) if subset else None,
                 shuffle=True,
             ):
-                rows[f"{name}:{item.id}"] = item
-        mixed[split] = [rows[key] for key in stable_order(rows, seed)]
-    return mixed
+                rows[split][f"{name}:{item.id}"] = item
+    return {
+        s: [found[key] for key in stable_order(found, seed)]
+        for s, found in rows.items()
+    }
 
 
 def card(names: Sequence[str]) -> str:

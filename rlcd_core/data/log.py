@@ -131,26 +131,28 @@ def _parse(row: Mapping[str, Any], questions: Mapping[str, Question]) -> Decisio
         p = tuple(float(x) for x in (json.loads(p) if isinstance(p, str) else p))
         if len(p) != len(question.options) or not math.isclose(sum(p), 1, abs_tol=1e-3):
             raise LogError(f"probabilities {p} must be one per option and sum to 1")
-    times = [
-        value
-        if value is None or isinstance(value, datetime)
-        else datetime.fromisoformat(str(value))
-        for value in (told.get("decided_at"), told.get("resolved_at"))
-    ]
+
+    def moment(name: str) -> datetime | None:
+        value = told.get(name)
+        if value is None or isinstance(value, datetime):
+            return value
+        return datetime.fromisoformat(str(value))
+
     if label is not None and action is not None and outcome is None:
         outcome = float(action == label)
     return Decision(
-        str(told["id"]),
-        told["state"],
-        question,
-        action,
-        outcome,
-        label,
-        propensity,
-        p,
-        *times,
-        str(told.get("source", "")),
-        str(told.get("split", "")),
+        id=str(told["id"]),
+        state=told["state"],
+        question=question,
+        action=action,
+        outcome=outcome,
+        label=label,
+        propensity=propensity,
+        probabilities=p,
+        decided_at=moment("decided_at"),
+        resolved_at=moment("resolved_at"),
+        source=str(told.get("source", "")),
+        split=str(told.get("split", "")),
     )
 
 

@@ -74,7 +74,7 @@ def split_by_group(
     Examples
     --------
     >>> split_by_group(["a", "a", "b", "c"], [0.5, 0.5], seed=0)
-    array([1, 1, 0, 0])
+    array([0, 0, 1, 1])
     """
     if min(fractions) < 0 or not math.isclose(sum(fractions), 1.0):
         raise ValueError(f"fractions must be >= 0 and sum to 1, not {list(fractions)}")

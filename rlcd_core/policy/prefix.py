@@ -42,30 +42,41 @@ class PrefixAttention:
     ) -> Tensor:
         """Attention output (B, q, H, d) of right-padded rows against the prefix.
 
-        The scores and the softmax are float32 or wider, like those inside the fused
-        kernels of the plain path.
+        Attention over two sets of keys is the mean of the attention over each, weighted
+        by the sums of their exponentials. All is float32 or wider, as it is inside the
+        fused kernels of the plain path.
         """
-        past_key, past_value = self.layers[layer]
-        rows, heads, length, size = query.shape
-        groups = len(past_key)
         wide = torch.promote_types(query.dtype, torch.float32)
-        query = query.to(wide).reshape(rows, groups, -1, size)
-        # One large product for all rows, since the prefix is the same for all.
-        flat = query.transpose(0, 1).reshape(groups, -1, size)
-        seen = (flat @ past_key.to(wide).mT).reshape(
-            groups, rows, -1, past_key.shape[1]
-        )
-        own = query @ key.to(wide).mT
-        future = torch.ones(length, length, dtype=torch.bool, device=query.device)
-        future = future.triu(1).repeat(heads // groups, 1)
-        own = own.masked_fill(future, -torch.inf)
-        scores = torch.cat([seen.transpose(0, 1), own], -1)
-        weights = scores.mul_(scale).softmax(-1)
-        to_past, to_own = weights.split([past_key.shape[1], length], -1)
-        flat = to_past.transpose(0, 1).reshape(groups, -1, past_key.shape[1])
-        out = (flat @ past_value.to(wide)).reshape(groups, rows, -1, size)
-        out = out.transpose(0, 1) + to_own @ value.to(wide)
-        return out.reshape(rows, heads, length, size).transpose(1, 2).to(value.dtype)
+        past = [part[None].to(wide) for part in self.layers[layer]]
+        own = [part.to(wide) for part in (key, value)]
+        query = query.to(wide)
+        rows, heads, length, size = query.shape
+        groups = past[0].shape[1]
+        # One product for all rows and heads of a group: the prefix is the same for all.
+        flat = query.reshape(rows, groups, -1, size).transpose(0, 1)
+        seen, seen_sum = _attend(flat.reshape(1, groups, -1, size), *past, False, scale)
+        seen = seen.reshape(groups, rows, -1, size).transpose(0, 1).reshape(query.shape)
+        seen_sum = seen_sum.reshape(groups, rows, -1).transpose(0, 1)
+        own = [part.repeat_interleave(heads // groups, 1) for part in own]
+        near, near_sum = _attend(query, *own, True, scale)
+        share = torch.sigmoid(seen_sum.reshape(rows, heads, length) - near_sum)
+        return near.lerp(seen, share[..., None]).transpose(1, 2).to(value.dtype)
+
+
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Attention output (B, H, q, d) and log-sum-exp of the scores (B, H, q)."""
+    if query.device.type == "cpu" and not torch.is_grad_enabled():
+        # The kernel under scaled_dot_product_attention: half the time, no score matrix.
+        fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        return fused(query, key, value, 0.0, causal, scale=scale)
+    scores = query @ key.mT * scale
+    if causal:
+        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device)
+        scores = scores.masked_fill(future.triu(1), -torch.inf)
+    total = scores.logsumexp(-1)
+    return (scores - total[..., None]).exp() @ value, total
 
 
 def _attention(

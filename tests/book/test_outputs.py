@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -197,6 +201,51 @@ def test_planted_faults_of_stored_notebooks_are_seen() -> None:
     assert len(faults(stored(outputs=[figure]))) == 2
     picture = nbformat.v4.new_output("display_data", data={"image/png": "AAAA"})
     assert faults(stored(outputs=[picture])) == ["cell 0: picture that is not SVG"]
+
+
+def test_the_one_execution_itself_goes_red(tmp_path: Path) -> None:
+    """A wrong number and a replaced figure fail under `pytest --nbval`; others pass."""
+    svg = '<svg xmlns="http://www.w3.org/2000/svg"><path d="M 0 0 L 9 1"/></svg>'
+    draw = f"from IPython.display import SVG\nSVG({svg!r})"
+    right = [nbformat.v4.new_output("stream", text="1.5\n")]
+    wrong = [nbformat.v4.new_output("stream", text="1.6\n")]
+    shown = "<IPython.core.display.SVG object>"
+    figures = [
+        [
+            nbformat.v4.new_output(
+                "execute_result",
+                data={"text/plain": shown, SVG: svg.replace("9 1", coordinates)},
+            )
+        ]
+        for coordinates in ("9 1.001", "9 2")
+    ]
+    cells = [
+        nbformat.v4.new_code_cell(source, execution_count=1, outputs=outputs)
+        for source, outputs in (
+            ("print(1.5)", right),
+            ("print(1.5)", wrong),
+            (draw, figures[0]),
+            (draw, figures[1]),
+        )
+    ]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "x.ipynb")
+    shutil.copy(ROOT / "conftest.py", tmp_path)
+    options = ["--nbval", "--nbval-current-env", "-q", "--color=no", "-rfp"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "-p", "no:cacheprovider", "."],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "book" / "tools")},
+        capture_output=True,
+        text=True,
+    )
+    verdicts = re.findall(r"^(PASSED|FAILED) x.ipynb::Cell (\d)", done.stdout, re.M)
+    assert sorted(verdicts, key=lambda pair: pair[1]) == [
+        ("PASSED", "0"),
+        ("FAILED", "1"),
+        ("PASSED", "2"),
+        ("FAILED", "3"),
+    ], done.stdout
+    assert len(list((tmp_path / "_build" / "fresh" / "x").glob("*.json"))) == 4
 
 
 def test_each_number_of_an_output_is_corrupted_once() -> None:
