@@ -121,7 +121,8 @@ look = dict(zip(FORECASTS, "svoD", strict=True))
 paint = {name: BLUE for name in FORECASTS} | {"overconfident": OCHRE}
 for row, (name, value) in enumerate(four["ECE-15"].items()):
     axes[0].plot(value, row, look[name], color=paint[name], ms=9)
-    plots.note(axes[0], f"{value:.3f}", value, row, xytext=(9, 0))
+    # Past the dotted line, so that it crosses no number.
+    plots.note(axes[0], f"{value:.3f}", max(value, floor), row, xytext=(9, 0))
 axes[0].axvline(floor, color=INK, lw=1, ls=":")
 axes[0].set_yticks(range(4), list(FORECASTS))
 axes[0].set(ylim=(3.5, -0.5), xlim=(0, 0.1), xlabel="ECE, 15 equal-width bins")
@@ -210,13 +211,19 @@ print(f"{honest:.4f}")
 rings = list(itertools.permutations([0.6, 0.3, 0.1]))
 turn = {0.6: 0.1, 0.3: -0.1, 0.1: 0.0}
 sign = [1, -1, -1, 1, 1, -1]  # even and odd permutations
-shifted = [[v + s * turn[v] for v in r] for r, s in zip(rings, sign, strict=True)]
+signed = zip(rings, sign, strict=True)
+shifted = [[v + s * turn[v] for v in ring] for ring, s in signed]
 d = 0.05
 examples = {
-    "one statement, B and C swapped": ([[0.6, 0.3, 0.1]], [[0.6, 0.1, 0.3]]),
+    "B and C swapped": ([[0.6, 0.3, 0.1]], [[0.6, 0.1, 0.3]]),
     "six permutations": (rings, shifted),
     "four questions below .5": (
-        [[0.4, 0.35, 0.25], [0.4, 0.5, 0.1], [0.1, 0.35, 0.55], [0.1, 0.5, 0.4]],
+        [
+            [0.4, 0.35, 0.25],
+            [0.4, 0.5, 0.1],
+            [0.1, 0.35, 0.55],
+            [0.1, 0.5, 0.4],
+        ],
         [
             [0.4 + d, 0.35 - d, 0.25],
             [0.4 - d, 0.5 + d, 0.1],
@@ -228,7 +235,7 @@ examples = {
 errors = {}
 for name, (p, q) in examples.items():
     p, q = np.array(p), np.array(q)
-    # 1,000 bins, so that each holds one stated value; q as soft labels is exact.
+    # 1,000 bins: each holds one stated value. Soft labels q: exact.
     by_class = [part.ece for part in classwise_reliability(p, q, 1000)]
     errors[name] = {
         "full": np.abs(p - q).sum(1).mean() / 2,
@@ -247,7 +254,7 @@ pd.DataFrame(errors).T.round(4) + 0.0
 # was stated. Here is a trained policy, RLCD on the film reviews of {doc}`20_rater_bandit`, where
 # "right" for a text is the share of its raters who agree with the chosen option.
 
-# %% mystnb={"figure": {"caption": "Reliability of RLCD (seed 0) on the movie test texts. Line: share of raters who agree; band: 95 % Wilson; grey bars: how many texts are in each bin; dotted: honest.", "name": "fig-calibration-diagram"}, "image": {"alt": "Reliability diagram with fifteen bins. The line of observed agreement follows the diagonal from 0.45 to 0.97 with small departures; bars show texts spread over all confidences above 0.4."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Reliability of RLCD (seed 0) on the movie test texts. Line: share of raters who agree; band: 95 % Wilson; grey bars: how many texts are in each bin; dotted: honest.", "name": "fig-calibration-diagram"}, "image": {"alt": "Reliability diagram with fifteen bins. The line of observed agreement follows the diagonal from 0.5 to 0.97 with small departures; one bin at 0.46, which holds very few texts, lies below with a wide band. Bars show texts spread over all confidences above 0.47."}} tags=["hide-input"]
 movie, task = load_rater("movie", reading=3), rater_task("movie")
 counts = movie.counts[task.splits["test"]]
 share = counts / counts.sum(1, keepdims=True)
@@ -272,7 +279,8 @@ _ = ax.set(title="RLCD on film reviews")
 # $$
 # \begin{aligned}
 # \widehat{\mathrm{ECE}} &= \sum_b \frac{n_b}{n} \,\bigl| \bar c_b - \bar v_b \bigr| \\
-#   &= \frac1n \sum_b \Bigl| \sum_{i \in b} r_i \Bigr|, \qquad r_i = c_i - v_i .
+#   &= \frac1n \sum_b \Bigl| \sum_{i \in b} r_i \Bigr|, \\
+#   r_i &= c_i - v_i .
 # \end{aligned}
 # $$ (eq-ece)
 #
@@ -335,15 +343,16 @@ gaps = []
 for m, k in itertools.product(range(1, 6), range(6)):
     mass = sympy.binomial(m, k) * v**k * (1 - v) ** (m - k)
     after = sympy.binomial(m, k + 1) * v ** (k + 1) * (1 - v) ** (m - k - 1)
-    gap = k * (1 - v) * mass - (k + 1) * (1 - v) * after - (k - m * v) * mass
-    gaps.append(sympy.simplify(gap))
+    step = k * (1 - v) * mass - (k + 1) * (1 - v) * after
+    gaps.append(sympy.simplify(step - (k - m * v) * mass))
 print("symbolic, not 0:", len(set(gaps) - {0}))
 
 
 def de_moivre(size, stated):
-    """Mean of |sum of residuals| of `size` honest rows that state `stated`."""
+    """Mean |sum of residuals| of `size` honest rows, all stated alike."""
     j = int(size * stated) + 1
-    return 2 * j * comb(size, j) * stated**j * (1 - stated) ** (size - j + 1)
+    miss = (1 - stated) ** (size - j + 1)
+    return 2 * j * comb(size, j) * stated**j * miss
 
 
 stated_10 = np.repeat([0.9, 0.62], 5)
@@ -359,8 +368,10 @@ print("enumerated debiased = 0:", abs(fair) < 1e-12)
 draws_10 = rng.random((4000, 10)) < stated_10
 sampled = [ece(stated_10, c, n_bins=10) for c in draws_10]
 error = np.std(sampled, ddof=1) / np.sqrt(len(sampled))
-print(f"mean plug-in {plug:.4f}, sampled {np.mean(sampled):.4f} ± {error:.4f}")
-save_numbers("02_calibration", {"ten": plug, "ten_z": (np.mean(sampled) - plug) / error})
+average = np.mean(sampled)
+print(f"mean plug-in {plug:.4f}, sampled {average:.4f} ± {error:.4f}")
+ten = {"ten": plug, "ten_z": (average - plug) / error}
+save_numbers("02_calibration", ten)
 
 # %% [markdown]
 # A *perfect* forecaster judged on these ten decisions has an ECE of
@@ -471,7 +482,7 @@ table.T.round(4)
 
 # %%
 tied = np.full(600, 0.75)
-in_order = np.sort(rng.random(600) < 0.75).astype(float)  # the wrong ones first
+in_order = np.sort(rng.random(600) < 0.75).astype(float)  # wrong first
 slices = np.array_split(np.argsort(tied, kind="stable"), 15)
 sliced = sum(abs((in_order - tied)[rows].sum()) for rows in slices) / 600
 whole_ties = ece(tied, in_order, binning="mass")
@@ -518,7 +529,7 @@ save_numbers(
 # without a number of bins is not a quantity, and two papers' values compare only if bins, $n$ and the
 # distribution of confidences agree.
 #
-# **4. Soft labels.** Twenty people judged each text. Which of them is the truth? Three answers
+# **4. Soft labels.** Some twenty people judged each text. Which of them is the truth? Three answers
 # for the same policy:
 
 # %%
@@ -554,7 +565,7 @@ soft.round(4)
 # One rater and the share of raters ask the same question, with more noise and with less: by
 # Jensen's inequality the ECE of single draws is on average at least that of the shares. The noise
 # floor for one draw a text, {res}`02_calibration:floor_film:.3f`, is therefore too high a bar for
-# shares. The majority vote asks *another* question. A policy that is honest about the next
+# shares. (Debiased values below 0 are that estimator's noise.) The majority vote asks *another* question. A policy that is honest about the next
 # person is called {res}`02_calibration:majority_gap:.2f` too modest by it, and a training
 # loop that followed this verdict would teach it to overstate.
 #
@@ -603,10 +614,10 @@ for name, rows, color, marker in (
     full = part.count >= 30
     x, height = part.confidence[full], part.accuracy[full]
     ax.plot(x, height, marker=marker, color=color)
-    ends.append((0.8, np.interp(0.8, x, height), name, color))
+    ends.append((0.62, np.interp(0.62, x, height), name, color))
     per_group[name.replace(" ", "")] = ece(stated[rows], came_true[rows])
-for x, y, name, color in ends:
-    plots.note(ax, name, x, y, xytext=(10, -12), color=color)
+for (x, y, name, color), shift in zip(ends, (-16, 14, -16), strict=True):
+    plots.note(ax, name, x, y, xytext=(8, shift), color=color)
 save_numbers("02_calibration", {"groups": per_group})
 _ = ax.set(xlim=(0.5, 1), xlabel="stated confidence", ylabel="observed accuracy")
 
@@ -618,13 +629,15 @@ _ = ax.set(xlim=(0.5, 1), xlabel="stated confidence", ylabel="observed accuracy"
 
 # %%
 chosen = p_film.argmax(1)
-length = np.array([len(movie.texts[i].split()) for i in task.splits["test"]])
-groups = {f"chose {movie.options[k]}": chosen == k for k in np.unique(chosen)}
+texts = [movie.texts[i] for i in task.splits["test"]]
+length = np.array([len(text.split()) for text in texts])
+options = np.unique(chosen)
+groups = {f"chose {movie.options[k]}": chosen == k for k in options}
 groups["shorter texts"] = length <= np.median(length)
 groups["longer texts"] = length > np.median(length)
 rows = {}
 for name, inside in groups.items():
-    gap = bootstrap_interval((agree - film)[inside], rng=rng, n_resamples=2000)
+    gap = bootstrap_interval((agree - film)[inside], rng=rng)
     rows[name] = {
         "texts": str(inside.sum()),
         "stated": f"{film[inside].mean():.3f}",
@@ -703,9 +716,10 @@ for _ in range(50):
     stated = rng.choice([0.2, 0.5, 0.7, 0.9], 40)
     c = (rng.random(40) < rng.random(40)).astype(float)
     m, k = murphy(stated, c), corp(stated, c)
+    split = k.miscalibration - k.discrimination + k.uncertainty
     score = ((stated - c) ** 2).mean()
     checks += [abs(m.reliability - m.resolution + m.uncertainty - score)]
-    checks += [abs(k.miscalibration - k.discrimination + k.uncertainty - score)]
+    checks += [abs(split - score)]
     checks += [max(0, -k.miscalibration, -k.discrimination)]
     checks += [abs(corp(stated**3, c).discrimination - k.discrimination)]
 print(len(checks), "checks within 1e-12:", max(checks) < 1e-12)
@@ -722,11 +736,12 @@ save_numbers("02_calibration", {"mcb200": float(np.mean(small))})
 # origin: its ECE of {res}`02_calibration:four.base_rate.ECE-15:.3f` is paid for with no discrimination at all.
 # The overconfident forecaster has the worst ECE,
 # {res}`02_calibration:four.overconfident.ECE-15:.3f`, and the second-best Brier score; what it does
-# wrong, a monotone map mends ({doc}`25_rescues`), while what the blind one does not know no map can add.
+# wrong, a monotone map of its numbers mends; what the blind one does not know, no map can add.
 #
 # The plain result the other way: leaving bins out does not leave the bias out. On 200 rows the honest
-# forecaster's CORP miscalibration is {res}`02_calibration:mcb200:.4f` on average, not 0, about as much
-# as the overconfident one's true {res}`02_calibration:four.overconfident.miscalibration:.4f`.
+# forecaster's CORP miscalibration is {res}`02_calibration:mcb200:.4f` on average, not 0: more
+# than the overconfident one's {res}`02_calibration:four.overconfident.miscalibration:.4f` on all
+# {res}`02_calibration:n_tickets:,`.
 #
 # :::{admonition} What to report
 # :class: tip

@@ -135,17 +135,20 @@ bar.set_label("variance with leave-one-out ÷ without")
 
 # %%
 case = np.array([0.5, 0.3, 0.15, 0.05])
-told = Feedback(torch.tensor([[0, 0, 1, 2]]), torch.tensor([[1.0, 1, 0, 0]]))
+bits = torch.tensor([[1.0, 1.0, 0.0, 0.0]])
+told = Feedback(torch.tensor([[0, 0, 1, 2]]), bits)
 
 
 def push(objective):
     """Direction in logit space of this one group."""
     leaf = torch.tensor(np.log(case))[None].requires_grad_(True)
-    OBJECTIVES[objective](torch.log_softmax(leaf, -1), told).sum().backward()
+    log_p = torch.log_softmax(leaf, -1)
+    OBJECTIVES[objective](log_p, told).sum().backward()
     return -leaf.grad[0].numpy()
 
 
-pushes = {"nothing subtracted": push("rlcd"), "leave-one-out": push("rlcd_loo")}
+pushes = {"nothing subtracted": "rlcd", "leave-one-out": "rlcd_loo"}
+pushes = {label: push(name) for label, name in pushes.items()}
 pd.DataFrame(pushes, index=["A", "B", "C", "D"]).T.round(3)
 
 # %% [markdown]
@@ -632,7 +635,7 @@ for size in range(2, 7):
             ht = OBJECTIVES["residual_ht"]
             m = exact.moments(ht, p, q, group, shared, replacement=False)
             gaps.append(np.abs(m.mean.numpy() - wanted).max())
-    best, plain = (OBJECTIVES[name] for name in ("exclusive_control", "rlcd"))
+    best, plain = OBJECTIVES["exclusive_control"], OBJECTIVES["rlcd"]
     m = exact.moments(best, p, q)
     gaps.append(np.abs(m.mean.numpy() - wanted).max())
     low, high = (exact.moments(o, p, p).trace for o in (best, plain))
@@ -664,7 +667,8 @@ for size in (3, 4, 5):
     one = np.array([cost("rlcd", p, q, 1) for p, q in pairs])
     two = np.array([cost("rlcd", p, q, 2) for p, q in pairs])
     apart = np.array([cost("residual_ht", p, q, 2) for p, q in pairs])
-    control = np.array([cost("exclusive_control", p, q, 1) for p, q in pairs])
+    name = "exclusive_control"
+    control = np.array([cost(name, p, q, 1) for p, q in pairs])
     compared = {
         "HT ÷ with replacement, G = 2": apart / two,
         "HT, G = 2 ÷ RLCD, G = 1": apart / one,
@@ -867,8 +871,9 @@ print(f"A = {spread:.4f}, B = {floor:.4f}")
 # %%
 control, label = OBJECTIVES["exclusive_control"], OBJECTIVES["brier"]
 for p1 in (0.3, 0.01):
-    pair = [exact.moments(o, [p1, 1 - p1], [0.6, 0.4]) for o in (control, label)]
-    assert torch.allclose(pair[0].covariance, pair[1].covariance, atol=1e-12)
+    p = [p1, 1 - p1]
+    one, two = (exact.moments(o, p, [0.6, 0.4]) for o in (control, label))
+    assert torch.allclose(one.covariance, two.covariance, atol=1e-12)
 bad = [
     exact.moments(control, [eps, 0.7 - eps, 0.3], [0.6, 0.2, 0.2]).trace
     for eps in (1e-2, 1e-3, 1e-4)

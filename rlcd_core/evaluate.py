@@ -78,21 +78,15 @@ def total_variation(p: Any, q: Any) -> float:
     return 0.5 * float(np.abs(np.asarray(p, float) - np.asarray(q, float)).sum())
 
 
-def order_sensitivity(
+def answers_by_order(
     policy: Any, items: Sequence[Item], *, count: int = 4, batch_size: int = 16
-) -> tuple[Array, Array]:
-    """How far the answers move when only the order of the options changes.
-
-    Parameters
-    ----------
-    count : int
-        Orders per item, the given one included (see `rlcd_core.policy.order.orders`).
+) -> list[Array]:
+    """Answers to every order of the options, brought back to the given order.
 
     Returns
     -------
-    (flips, distances) : two (N,) arrays in [0, 1]
-        Share of the other orders whose chosen option differs from that of the given
-        order, and mean total variation from it.
+    list of N (n_orders, K_i) arrays
+        Row j answers order j of `rlcd_core.policy.order.orders`; row 0 the given one.
     """
     probes, owner, order_of = [], [], []
     for index, (state, question) in enumerate(items):
@@ -100,16 +94,37 @@ def order_sensitivity(
             probes.append((state, reordered(question, order)))
             owner.append(index)
             order_of.append(order)
-    back = []
-    for p, order in zip(
-        probabilities(policy, probes, batch_size), order_of, strict=True
-    ):
+    back: list[list[Array]] = [[] for _ in items]
+    answers = probabilities(policy, probes, batch_size)
+    for index, order, p in zip(owner, order_of, answers, strict=True):
         given = np.empty_like(p)
         given[order] = p
-        back.append(given)
-    flips, distances = np.zeros(len(items)), np.zeros(len(items))
-    for index in range(len(items)):
-        first, *others = [back[i] for i, o in enumerate(owner) if o == index]
+        back[index].append(given)
+    return [np.stack(rows) for rows in back]
+
+
+def order_sensitivity(answers: Sequence[Array]) -> tuple[Array, Array]:
+    """How far the answers move when only the order of the options changes.
+
+    Parameters
+    ----------
+    answers : list of N (n_orders, K_i) arrays
+        As :func:`answers_by_order` returns them, at least two orders each.
+
+    Returns
+    -------
+    (flips, distances) : two (N,) arrays in [0, 1]
+        Share of the other orders whose chosen option differs from that of the given
+        order, and mean total variation from it.
+
+    Examples
+    --------
+    >>> first_listed = np.array([[0.8, 0.2], [0.2, 0.8]])
+    >>> [float(x[0]) for x in order_sensitivity([first_listed])]
+    [1.0, 0.6]
+    """
+    flips, distances = np.zeros(len(answers)), np.zeros(len(answers))
+    for index, (first, *others) in enumerate(answers):
         flips[index] = np.mean([o.argmax() != first.argmax() for o in others])
         distances[index] = np.mean([total_variation(first, o) for o in others])
     return flips, distances
@@ -192,7 +207,7 @@ def battery(
 
     change = np.abs(p - alone)
     flips, distances = order_sensitivity(
-        policy, items, count=order_count, batch_size=batch_size
+        answers_by_order(policy, items, count=order_count, batch_size=batch_size)
     )
     checks = [
         Check("mask", "mass on missing options", float(p[~mask].sum()), n, 0.0),

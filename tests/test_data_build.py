@@ -263,6 +263,8 @@ def test_hub_build_carves_caps_and_drops_leaks(tmp_path: Path) -> None:
     rows, names = rows_of("banking77", 300)
     test_rows, _ = rows_of("banking77", 320)
     test_rows = test_rows[290:]  # ten of them are train rows again
+    # Five more say nearly what a train row says.
+    test_rows += [{**row, "text": row["text"] + " please"} for row in rows[10:15]]
     rows += [dict(rows[0]), {**rows[1], "label": 5}]  # a repeat and a contradiction
     manifest = load_manifest("banking77")
     local = write_hub(
@@ -274,7 +276,8 @@ def test_hub_build_carves_caps_and_drops_leaks(tmp_path: Path) -> None:
         "val": 30,
         "test": 20,
     }
-    assert built.dropped == {"conflicting": 2, "repeated": 11}
+    assert built.dropped == {"conflicting": 2, "leak": 5, "repeated": 11}
+    assert built.near_duplicates == 5
     check_splits(built)
 
 

@@ -212,6 +212,15 @@ def test_two_fetches_at_once_download_once(world: World) -> None:
     assert not failures and world.runs == 1
 
 
+def test_remains_of_a_killed_download_are_cleared(world: World) -> None:
+    world.add("src", "p-1.whl", wheel(), members())
+    left = world.cache / "archives" / ".get-p-1.whl-killed"
+    left.mkdir(parents=True)
+    (left / "half").write_bytes(b"half")
+    fetch("src")
+    assert not left.exists()
+
+
 def tarball(files: dict[str, bytes]) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:

@@ -94,6 +94,12 @@ def test_near_duplicates_link_what_brute_force_links(
     assert fast == slow
 
 
+def test_link_groups() -> None:
+    chained = link_groups(["d", "c", "b", "a", "e"], [(0, 1), (2, 1)])
+    assert chained == ["b", "b", "b", "a", "e"]
+    assert link_groups(["b", "b", "a"], [(0, 2)]) == ["a", "a", "a"]
+
+
 def test_leaks_are_named() -> None:
     texts = ["call 555 now to win a prize", "Call 777 now to win a PRIZE", "hello"]
     check_no_leak(texts, ["a", "b", "c"], [0, 0, 1])

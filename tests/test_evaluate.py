@@ -10,6 +10,7 @@ import torch
 
 from rlcd_core.evaluate import (
     Check,
+    answers_by_order,
     battery,
     order_sensitivity,
     probes,
@@ -140,10 +141,14 @@ def test_order_sensitivity_by_hand() -> None:
             return torch.where(batch.mask, p.log(), -1e9)
 
     items = [("s", Choice("?", ["a", "b", "c", "d"])), ("s", Noul("?"))]
-    flips, distances = order_sensitivity(First(), items, count=4)
+    answers = answers_by_order(First(), items, count=4)
+    assert answers[0].shape == (4, 4)
+    assert answers[0][1] == pytest.approx([0.1, 0.7, 0.1, 0.1])
+    flips, distances = order_sensitivity(answers)
     assert flips.tolist() == [1, 1]
     assert distances == pytest.approx([0.6, 0.4])
-    assert order_sensitivity(head(), items)[0].tolist() == [0, 0]
+    still = order_sensitivity(answers_by_order(head(), items))
+    assert still[0].tolist() == [0, 0]
     assert total_variation([1, 0, 0], [0, 0.5, 0.5]) == 1
 
 

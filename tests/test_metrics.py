@@ -445,6 +445,9 @@ def test_iqm():
     fixed = np.broadcast_to([0.0, 5.0], (6, 2))
     flat = metrics.iqm_interval(fixed, rng=rng, n_resamples=50)
     assert flat.low == flat.high == flat.estimate == 2.5
+    # Runs are drawn anew for each task: shared draws would cancel here.
+    mirrored = metrics.iqm_interval(np.stack([x[:, 0], -x[:, 0]], 1), rng=rng)
+    assert mirrored.high - mirrored.low > 0.1
 
 
 def test_wilson_agrees_with_scipy():

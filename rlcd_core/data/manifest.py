@@ -250,7 +250,10 @@ def _client_command(manifest: Manifest) -> list[str]:
 def _download(manifest: Manifest, target: Path) -> None:
     """Run the package client in a temporary folder; move the archive into place."""
     command = _client_command(manifest)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".get-") as name:
+    prefix = f".get-{manifest.archive}-"
+    for left in target.parent.glob(f"{prefix}*"):  # of a killed run; we hold the lock
+        shutil.rmtree(left)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=prefix) as name:
         folder = Path(name)
         log = folder / "client.log"
         # The client's own temporary files land here too, so that their size shows

@@ -1,0 +1,125 @@
+"""Families: complete, and one cheap run of each re-trained as its sentinel."""
+
+import numpy as np
+import pytest
+
+from rlcd_core import grid
+from rlcd_core.arms import ARMS
+from rlcd_core.records import Store, config_hash, metric_values
+from rlcd_core.tasks import Noise, ScoredAsWrong, score
+
+# Bit-equal on one machine. Sums round differently elsewhere and training amplifies it:
+# across-seed standard deviations are .001 (Brier) and .003 (ECE).
+BRIER, ECE = 0.003, 0.01
+
+SENTINELS = [
+    ("rater_bandit", "rlcd", 3),
+    ("rater_bandit", "rlcd_loo", 4),
+    ("rater_bandit", "rlvr", 5),
+    ("rater_rate", "rlvr_loo", 100),
+]
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(("family", "name", "seed"), SENTINELS)
+def test_a_record_is_reproduced(family: str, name: str, seed: int) -> None:
+    records = grid.family_records(family)
+    job, record = next(
+        (job, record)
+        for job, record in zip(grid.FAMILIES[family](), records, strict=True)
+        if (job.arm.name, job.seed) == (name, seed)
+    )
+    again, p = grid.train_job(job, family)
+    assert config_hash(again.config) == record.key
+    for split in ("validation", "test"):
+        now, then = again.metrics[split], record.metrics[split]
+        assert now["brier"] == pytest.approx(then["brier"], abs=BRIER)
+        assert now["ece"] == pytest.approx(then["ece"], abs=ECE)
+    assert again.used["outcomes"] == record.used["outcomes"]
+    if family in grid.WITH_PREDICTIONS:
+        stored = Store(family).predictions(record)
+        assert np.abs(stored - p).mean() < 0.005
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("family", sorted(grid.FAMILIES))
+def test_families_are_complete_and_hold_nothing_else(family: str) -> None:
+    records = grid.family_records(family)
+    assert len(records) == len(Store(family).records())
+
+
+@pytest.mark.data
+def test_stored_predictions_give_the_stored_metrics() -> None:
+    store = Store("rater_bandit")
+    task = grid._task("rater-movie-3")
+    counts = task.counts[task.splits["test"]]
+    for record in grid.family_records("rater_bandit")[::11]:
+        found = score(store.predictions(record), counts)
+        for key, value in found.items():
+            # float16 rows: each probability is off by 2^-12 at most.
+            if key != "nll":
+                assert value == pytest.approx(record.metrics["test"][key], abs=2e-3)
+
+
+@pytest.mark.data
+def test_arms_of_a_family_share_seeds_warmups_and_budget() -> None:
+    records = grid.family_records("rater_bandit")
+    for seed in range(10):
+        mine = [r for r in records if r.seed == seed]
+        assert len({r.metrics["test_before"]["brier"] for r in mine}) == 1
+        spent = {r.used["outcomes"] for r in mine if r.arm != "warmup"}
+        assert max(spent) - min(spent) <= 64
+    assert len(metric_values(records, "rlcd", "brier")) == 10
+
+
+def test_seeds_of_tuning_appear_in_no_result() -> None:
+    tuning = {job.seed for job in grid.rater_rate()} | set(grid.TUNING_SEEDS)
+    assert tuning.isdisjoint(job.seed for job in grid.rater_bandit())
+    assert tuning.isdisjoint(grid.FRESH_SEEDS)
+
+
+def test_unknown_names_say_what_there_is() -> None:
+    with pytest.raises(KeyError, match="rlcd_loo"):
+        grid.arm("rlcd_lo")
+    with pytest.raises(KeyError, match="rater_bandit"):
+        grid.run_family("rater")
+    with pytest.raises(KeyError, match="rater-<source>"):
+        grid._task("movie")
+    with pytest.raises(ValueError, match="flip, redraw"):
+        Noise("flop").wrap(None, 0)
+
+
+def test_every_arm_names_itself() -> None:
+    for name, one in ARMS.items():
+        assert name == one.name == grid.arm(name).name
+
+
+def test_score_by_hand() -> None:
+    p = np.array([[0.7, 0.2, 0.1], [0.2, 0.5, 0.3]])
+    counts = np.array([[3, 1, 0], [0, 1, 1]])
+    found = score(p, counts)
+    assert found["accuracy"] == pytest.approx((0.75 + 0.5) / 2)
+    assert found["confidence"] == pytest.approx(0.6)
+    brier = [
+        0.75 * (0.09 + 0.04 + 0.01) + 0.25 * (0.49 + 0.64 + 0.01),
+        0.5 * (0.04 + 0.25 + 0.09) + 0.5 * (0.04 + 0.25 + 0.49),
+    ]
+    assert found["brier"] == pytest.approx(np.mean(brier))
+    # .7 and .5 fall into bins of their own.
+    assert found["ece"] == pytest.approx((0.05 + 0.0) / 2)
+    nll = -(0.75 * np.log(0.7) + 0.25 * np.log(0.2))
+    nll += -(0.5 * np.log(0.5) + 0.5 * np.log(0.3))
+    assert found["nll"] == pytest.approx(nll / 2)
+
+
+def test_scored_as_wrong_hides_the_missing_outcome() -> None:
+    class Half:
+        def outcomes(self, rows, actions):
+            return np.array([[1.0, np.nan]])
+
+        def state_dict(self):
+            return {"x": 1}
+
+    env = ScoredAsWrong(Half())
+    assert env.outcomes(None, None).tolist() == [[1.0, 0.0]]
+    assert env.state_dict() == {"x": 1}
