@@ -21,8 +21,9 @@
 # different actions?
 #
 # **Answer.** RLCD is its own baseline. At calibration nothing computed from the actions
-# alone can lower its variance, leave-one-out usually raises it, and the cheapest way to
-# spend an outcome is one action on one question with nothing subtracted but $p_a$.
+# alone can lower its variance, leave-one-out usually raises it, and one action per
+# question, with nothing subtracted but $p_a$, is close to the cheapest way to spend an
+# outcome.
 #
 # **After this page you can** read a variance per outcome, choose a group size, say in which
 # corner a leave-one-out baseline does help, and correct for actions that are forced to
@@ -512,7 +513,12 @@ _ = ax.set(xlim=(0, 0.46))
 #   g_y$, not sampling the penalty costs what sharing the label costs.) A leave-one-out baseline does not
 #   bring it level ({res}`04_variance:table.gini_loo_4:.3f` against
 #   {res}`04_variance:table.rlcd_4:.3f` at $G = 4$).
-# - A real log of decisions has one outcome per case. It needs no baseline at all.
+# - **Little is left to gain.** Only two entries are lower, and both by a hair: the control of
+#   the next section, {res}`04_variance:table.control:.4f`, and two different actions with
+#   independent outcomes, {res}`04_variance:table.ht_free_2:.4f`, against
+#   {res}`04_variance:table.rlcd_1:.4f`.
+#
+# A real log of decisions has one outcome per case. It needs no baseline at all.
 #
 # **Simulation.** The same traces from sampled groups, run through the training losses; the
 # standard error is that of a mean of squared lengths:

@@ -516,11 +516,9 @@ slow = {
     arm: {way: round(-1 / end.rate) for way, end in found[arm].items()}
     for arm in arms[:3]
 }
-pair = ("on-policy", "logged")
-save_numbers(
-    "05_is_it_rl",
-    {"slow": {arm: [row[way] for way in pair] for arm, row in slow.items()}},
-)
+chosen = ("on-policy", "logged")
+told = {arm: [row[way] for way in chosen] for arm, row in slow.items()}
+save_numbers("05_is_it_rl", {"slow": told})
 pd.DataFrame(slow).rename(columns=lambda arm: plots.arm_style(arm).label)
 
 # %% [markdown]

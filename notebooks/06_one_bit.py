@@ -737,8 +737,8 @@ pd.DataFrame(sides, index=["push at p = .4", "at p = .6", "at p = .99"]).T
 #    but $q$ exactly if actions are logged uniformly.
 # 4. *Unresolved left out*: $q$ exactly if, given question and action, resolution does not
 #    depend on being right; its rate may differ between actions. If right answers
-#    resolve at rate $\rho_1$ and wrong ones at $\rho_0 \ne \rho_1$, the end is not $q$ in
-#    general.
+#    resolve at rate $\rho_1$ and wrong ones at $\rho_0 \ne \rho_1$, the end is not $q$ for
+#    $K \ge 3$ unless $q$ is uniform. For $K = 2$ it is still $q$.
 # :::
 #
 # :::{prf:proof}
@@ -753,13 +753,13 @@ pd.DataFrame(sides, index=["push at p = .4", "at p = .6", "at p = .99"]).T
 # (\rho - 1)$, so $p = q$. *4.* With rate $\rho_a$, the mean direction is that of the weight $g_a
 # = \rho_a$. With unequal rates the mean of $(c - p_a)$ over resolved outcomes is $w_a
 # (\tilde q_a - p_a)$ with $w_a = \rho_1 q_a + \rho_0 (1 - q_a)$, $\tilde q_a = \rho_1 q_a / w_a$. At $p = q$ it is
-# $(\rho_1 - \rho_0)\, q_a (1 - q_a)$, which is not the same for all $a$ unless $q$ is special ($K = 2$, or uniform).
-# $\square$
+# $(\rho_1 - \rho_0)\, q_a (1 - q_a)$, which must be the same for all $a$: $q_a$ takes at most two
+# values $t$ and $1 - t$, and three positive entries that sum to 1 cannot hold both. For $K = 2$
+# the two means differ by $(\rho_1 + \rho_0)(q_1 - p_1)$. $\square$
 # :::
 #
-# The last line of the proof holds a surprise: at $K = 2$ RLCD *survives* resolution rates
-# that depend on being right, because $q_a (1 - q_a)$ is the same for both options. With three or more it does
-# not. All of it by enumeration, with $q$ = (.6, .25, .1, .05):
+# Part 4 holds a surprise: with two options RLCD, on its own actions, *survives* resolution rates
+# that depend on being right. With three or more it does not. All of it by enumeration, with $q$ = (.6, .25, .1, .05):
 
 # %%
 flip, censored = Channel.flip(0.1), Channel.unresolved(0.9, 0.5)
@@ -786,6 +786,8 @@ stops["redraw .1, any of these"] = torch.tensor(redrawn)
 for key in ("rlcd", "verdict_nll", "verdict_brier"):
     end = exact.fixed_point(OBJECTIVES[key], redrawn)
     assert (end.p - torch.tensor(redrawn)).abs().max() < 1e-8
+pair = exact.fixed_point(OBJECTIVES["rlcd"], [0.7, 0.3], channel=censored).p
+assert abs(float(pair[0]) - 0.7) < 1e-8  # two options survive
 assert (stops["flip .1, RLCD"] - (0.8 * q_4b + 0.05)).abs().max() < 1e-8
 assert (stops["30 % lost as wrong"] - (0.7 * q_4b + 0.075)).abs().max() < 1e-8
 for name in ("clean", "the same, uniform log", "40 % left out at random"):
@@ -891,7 +893,7 @@ for p_1, q_1 in ((0.2, 0.7), (0.9, 0.6)):
     still = exact.moments(square, [p_1, 1 - p_1], [q_1, 1 - q_1]).mean
     assert still.abs().max() < 1e-15
 push = exact.moments(square, p, q).mean
-assert push[2] > 0 > push[1]
+assert push[2] > push[1] > 0 > push[0]
 print("push at K = 3:", push.numpy().round(4))
 
 # %% [markdown]

@@ -229,30 +229,14 @@ pd.DataFrame({"chance": s, "RLCR, honest v": honest}).round(3)
 # ## What each has shown
 #
 # Facts as published by their authors, on data that are not comparable with each other:
-
-# %% tags=["hide-input"]
-pd.DataFrame(
-    {
-        "evidence (published)": [
-            "ECE .023 [.020, .029] at accuracy .808, 3 runs; outcome reward at a fifth "
-            "of the rate: .213 [.209, .216]",
-            "stated ECE .084 (RLCR), .352 (outcome reward); resolution of the stated "
-            "number .000; 1 run an arm, 300 tickets",
-            "ships over-confident by its own card; act head AUROC .30, confidence .77 on "
-            "396 decisions; no comparison with plain log loss",
-            "argument and five testable predictions; no measurement",
-        ],
-        "missing": [
-            "verdict losses, one outcome a case, other data",
-            "more seeds, a softmax that is priced too",
-            "the ablation",
-            "the tests",
-        ],
-    },
-    index=["1 bandit", "2 spoken", "3 distribution", "4 preference"],
-)
-
-# %% [markdown]
+#
+# | meaning | evidence, as published | missing |
+# |---|---|---|
+# | 1 bandit | ECE .023 [.020, .029] at accuracy .808, three runs; outcome reward at a fifth of the rate .213 [.209, .216] | verdict losses, one outcome a case, other data |
+# | 2 spoken | spoken ECE .084 with RLCR, .352 with the outcome reward; resolution of the spoken number .000; one run an arm, 300 tickets | more seeds; a softmax that is priced too |
+# | 3 distribution | "ships over-confident" by its own card; act head AUROC .30, confidence .77 on 396 decisions | the comparison with a plain log loss |
+# | 4 preference | an argument and five testable predictions | every measurement |
+#
 # ## Which objective should you use?
 #
 # Start from what your system observes after it has acted, not from the name of a method.
@@ -260,7 +244,7 @@ pd.DataFrame(
 # | you observe | use | why, and what to watch |
 # |---|---|---|
 # | the right option, every time | log loss or Brier on the label, then a temperature | no sampling, no variance; RL has nothing to add |
-# | whether the taken option was right | verdict NLL first; RLCD if outcome bits are noisy or a bounded step matters | same resting place ({doc}`05_is_it_rl`); compare both on held-out outcomes ({doc}`20_rater_bandit`) |
+# | whether the taken option was right | verdict NLL first; RLCD where a policy-gradient trainer already runs | same resting place ({doc}`05_is_it_rl`); compare both on held-out outcomes ({doc}`20_rater_bandit`) |
 # | the same, from an old log with propensities | verdict losses, or RLCD with weights $p_a/\mu_a$ | calibrated for every logging policy that tries the options ({prf:ref}`thm-behaviour`) |
 # | the same, without propensities | verdict losses or RLCD without weights | fine if the model can express the truth; otherwise it fits where the log looked |
 # | outcomes that sometimes never come | leave them out, and model *why* they are missing | counting them as wrong is worse ({prf:ref}`thm-noise`) |
@@ -270,8 +254,8 @@ pd.DataFrame(
 #
 # The second row is this book's subject, and it says: *verdict NLL may simply win*. On the rater
 # bandit it does, by {res}`20_rater_bandit:brier_gap.rlcd-verdict_nll:.4f` in Brier score, a gap
-# that no user would notice. RLCD's claim is narrower than its name: it is the unique correction
-# of the outcome reward that keeps a policy gradient honest. If you already train with policy
+# that no user would notice. RLCD's claim is narrower than its name: it is the simplest correction
+# that keeps the policy gradient of an outcome reward honest. If you already train with policy
 # gradients, subtract $p_a$. If you do not, you may not need to start.
 #
 # :::{admonition} What would change my mind

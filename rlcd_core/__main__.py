@@ -135,5 +135,29 @@ def data_mix(
         typer.echo(f"{output / f'{split}.jsonl'}: {len(items):,} items")
 
 
+@app.command("runs")
+def runs(
+    family: Annotated[
+        str | None, typer.Argument(help="Family of runs; without it, list them.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Worker processes.")] = 2,
+    limit: Annotated[
+        int | None, typer.Option(help="Train at most this many missing runs.")
+    ] = None,
+) -> None:
+    """Train the runs of a family that have no record, and keep the records."""
+    from rlcd_core import grid  # torch is imported only here
+
+    if family is None:
+        for name, make in grid.FAMILIES.items():
+            typer.echo(f"{name:14} {grid.first_line(make)}")
+        return
+    try:
+        count = grid.run_family(family, n_jobs=jobs, limit=limit)
+    except KeyError as error:
+        raise typer.BadParameter(str(error.args[0])) from error
+    typer.echo(f"{family}: {count:,} records in {grid.Store(family).path.name}")
+
+
 if __name__ == "__main__":
     app()

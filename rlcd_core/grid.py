@@ -173,6 +173,11 @@ FAMILIES: dict[str, Callable[[], list[Job]]] = {
 WITH_PREDICTIONS = frozenset({"rater_bandit"})
 
 
+def first_line(make: Callable[[], list[Job]]) -> str:
+    """What a family is, in one line."""
+    return (make.__doc__ or "").splitlines()[0]
+
+
 def family_records(name: str) -> list[RunRecord]:
     """The records of exactly the jobs of a family, in the order of its jobs.
 
