@@ -533,9 +533,10 @@ _ = axes[0].set(title="price"), axes[1].set(title="push")
 
 # %% [markdown]
 # This is the real choice between proper rules. All have the same optimum; they differ in
-# how hard they pull from where. With the log score one mislabelled ticket that was stated
-# at a millionth outweighs a batch; with Brier a policy that is *confidently wrong* gets
-# almost no gradient back. The composite of the log and half the spherical score is a
+# how hard they pull from where. The log score's price has no bound, but its push in the logits,
+# $\lVert p - q \rVert$, never exceeds $\sqrt 2$; it just never fades, so a mislabelled ticket
+# pulls with full force for ever. With Brier a policy that is *confidently wrong* gets almost
+# no gradient back. The composite of the log and half the spherical score is a
 # compromise on paper: where it matters, at confident errors, it is the log score.
 #
 # ## The floor that lies
@@ -923,7 +924,7 @@ cost.round(3)
 # ## Which one?
 #
 # - **Labels or verdicts in plenty, clean:** the log score. Its push never fades.
-# - **Noisy labels, or one wild row must not own a batch:** Brier, or the mended composite.
+# - **Noisy labels, or a mean loss that one row must not dominate:** Brier, or the mended composite.
 # - **Ordered options:** add the RPS, so that a near miss is cheaper.
 # - **Never:** a floor or a clip inside the log of a loss whose numbers somebody will
 #   threshold; `p.clamp(min=1e-4)` is such a floor.

@@ -43,6 +43,10 @@ def _one(name: str, fresh: bool, update_lock: bool) -> str:
     manifest = load_manifest(name)
     if manifest.kind == "model" and manifest.registry == "hub":
         return f"loaded when used, at revision {manifest.version}"
+    if name == "smollm2":
+        from rlcd_core.policy.loading import smollm2_directory  # imports torch
+
+        return f"converted once into {smollm2_directory()}"
     if manifest.kind == "model":
         return f"fetched into {fetch(name)}"
     result = built.build_and_store(name, update_lock=update_lock, fresh=fresh)

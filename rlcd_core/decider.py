@@ -20,9 +20,6 @@ from rlcd_core.schema import (
     render_state,
 )
 
-PASS_TOKENS = 16
-"""What one more forward pass costs, in tokens; the cost rule counts it."""
-
 
 class Decider:
     """Typed answers from any policy.
@@ -34,6 +31,10 @@ class Decider:
         `shared_log_probs`, the state of several questions is read once.
     batch_size : int
         Prompts a forward pass where nothing is shared.
+    pass_tokens : int
+        What one more forward pass costs, in tokens, for the cost rule. On a CPU a pass
+        of a 30-layer model costs about as much as 16 tokens; on a GPU, where a short
+        pass is all launches, set a few hundred.
 
     Examples
     --------
@@ -45,9 +46,12 @@ class Decider:
     {'true': 0.5, 'false': 0.5}
     """
 
-    def __init__(self, policy: Any, *, batch_size: int = 16) -> None:
+    def __init__(
+        self, policy: Any, *, batch_size: int = 16, pass_tokens: int = 16
+    ) -> None:
         self.policy = policy.eval() if isinstance(policy, torch.nn.Module) else policy
         self.batch_size = batch_size
+        self.pass_tokens = pass_tokens
 
     @classmethod
     def load(cls, directory: Path | str | None = None, **options: Any) -> Decider:
@@ -135,7 +139,7 @@ class Decider:
             shared = self.policy.share(state, questions)
         if shared is not None:
             saved = (len(questions) - 1) * len(shared.prefix)
-            if saved > PASS_TOKENS:
+            if saved > self.pass_tokens:
                 with torch.inference_mode():
                     return self.policy.shared_log_probs(shared).exp().tolist()
         prepared = self.policy.prepare([(state, question) for question in questions])

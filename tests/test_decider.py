@@ -87,9 +87,12 @@ def test_one_question_takes_the_plain_path(monkeypatch: pytest.MonkeyPatch) -> N
     ).tolist()
     assert list(decider.ask(STATE, [QUESTIONS[0]])[0].p) == plain[0]
     assert calls == []
-    monkeypatch.setattr("rlcd_core.decider.PASS_TOKENS", 10**6)
+    decider.pass_tokens = 10**6
     decider.ask(STATE, QUESTIONS)
     assert calls == []
+    # One question is not even tokenised for sharing.
+    monkeypatch.setattr(decider.policy, "share", None)
+    decider.ask(STATE, [QUESTIONS[0]])
 
 
 def test_names_json_schema_and_one_question() -> None:

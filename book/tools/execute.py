@@ -106,6 +106,19 @@ def normalise(notebook: NotebookNode) -> NotebookNode:
     return notebook
 
 
+def leave_out_stderr(notebook: NotebookNode, say: Callable[[str], None]) -> None:
+    """Take progress bars and warnings out of the outputs and show them in the log.
+
+    They depend on the machine: a first run embeds texts that a second finds cached.
+    """
+    for number, cell in enumerate(code_cells(notebook)):
+        for output in cell.outputs:
+            if output.get("name") == "stderr":
+                last = output.text.rstrip().rpartition("\r")[2]
+                say(f"cell {number} wrote to stderr: {last[-300:]}")
+        cell.outputs = [out for out in cell.outputs if out.get("name") != "stderr"]
+
+
 def keep_same_figures(new: NotebookNode, old: NotebookNode) -> None:
     """Keep the stored bytes of figures that show the same as the new ones.
 
@@ -176,6 +189,7 @@ def run_chapter(
         say("running")
         began = time.monotonic()
         new = papermill(chapter, folder)
+        leave_out_stderr(new, say)
         if old is not None:
             keep_same_figures(new, old)
         say(f"done in {time.monotonic() - began:.1f} s")

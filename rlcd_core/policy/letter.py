@@ -151,7 +151,7 @@ class LetterPolicy(nn.Module):
             whole = self.model(input_ids=inputs["ids"].to(self.device)).logits[0]
             # One place before the end of what follows the prompt, if anything does.
             whole = whole[-max(1, len(self._tail)), self.label_ids].float()
-            rows = self._label_logits(self._hidden(inputs), len(self.labels))[0].float()
+            rows = self._label_logits(self._hidden(inputs), len(self.labels))[0]
         self.model.train(training)
         scale = whole.abs().max().clamp_min(1.0)
         if (whole - rows).abs().max() > 0.02 * scale:
@@ -209,10 +209,15 @@ class LetterPolicy(nn.Module):
         return output.last_hidden_state[rows, last]
 
     def _label_logits(self, hidden: Tensor, count: int) -> Tensor:
+        """(B, count) logits of the first labels, in float32 or wider: so few rows that
+        half-precision weights need not round the result."""
         head = self.model.get_output_embeddings()
         ids = self.label_ids[:count]
-        bias = None if head.bias is None else head.bias[ids]
-        return nn.functional.linear(hidden, head.weight[ids], bias)
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        bias = None if head.bias is None else head.bias[ids].to(wide)
+        with torch.autocast(hidden.device.type, enabled=False):
+            rows = head.weight[ids].to(wide)
+            return nn.functional.linear(hidden.to(wide), rows, bias)
 
     def log_probs(self, batch: Batch) -> Tensor:
         """(B, K) masked log-probabilities; the softmax runs in float32."""
@@ -235,7 +240,7 @@ class LetterPolicy(nn.Module):
         with torch.inference_mode():
             hidden = self._hidden(batch.inputs)
             every = self.model.get_output_embeddings()(hidden).float()
-            own = self._label_logits(hidden, batch.mask.shape[1]).float()
+            own = self._label_logits(hidden, batch.mask.shape[1])
             own = own.masked_fill(~batch.mask, -torch.inf)
             mass = (own.logsumexp(-1) - every.logsumexp(-1)).exp().clamp_max(1.0)
         if mass.mean() < 0.01:
@@ -312,7 +317,7 @@ class LetterPolicy(nn.Module):
             part, order = order[:take], order[take:]
             inputs = padded([shared.suffixes[i] for i in part])
             hidden = self._hidden(inputs, kernel, len(shared.prefix))
-            logits[part] = self._label_logits(hidden, width).float()
+            logits[part] = self._label_logits(hidden, width)
         counts = torch.tensor(shared.counts, device=self.device)
         mask = torch.arange(width, device=self.device)[None] < counts[:, None]
         return masked_log_softmax(logits, mask)

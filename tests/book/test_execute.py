@@ -25,6 +25,7 @@ import json, os, pathlib
 folder = pathlib.Path(os.environ["RLCD_NUMBERS_DIR"])
 folder.mkdir(parents=True, exist_ok=True)
 _ = (folder / "x.json").write_text(json.dumps({"two": 2 + seed}))
+print("half way", file=__import__("sys").stderr)
 print(2 + seed)
 """
 )
@@ -61,12 +62,13 @@ def test_a_chapter_runs_once_and_prose_changes_keep_its_outputs(
     # Case 19: the notebook names a kernel that does not exist here.
     text.write_text(CHAPTER.replace("name: python3", "name: my-own-kernel"))
     assert run(monkeypatch) == 0
-    assert "running" in capsys.readouterr().out
+    log = capsys.readouterr().out
+    assert "running" in log and "cell 1 wrote to stderr: half way" in log
     notebook = project / "notebooks" / "x.ipynb"
     first = notebook.read_bytes()
     cells = execute.code_cells(nbformat.read(notebook, as_version=4))
     assert [cell.execution_count for cell in cells] == [1, 2]
-    assert cells[1].outputs[0].text == "2\n"
+    assert [output.text for output in cells[1].outputs] == ["2\n"]
     numbers = project / "results" / "chapters" / "x.json"
     assert json.loads(numbers.read_text()) == {"two": 2}
 

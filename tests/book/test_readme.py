@@ -34,7 +34,8 @@ def test_quickstart_gives_what_it_says(tmp_path: Path) -> None:
     clean = {k: v for k, v in os.environ.items() if not k.startswith("RLCD_")}
     clean.pop("PYTHONPATH", None)
     shell = ["bash", "-euc", block("sh")]
-    subprocess.run(shell, cwd=copy, env=clean, check=True, timeout=300)
+    made = subprocess.run(shell, cwd=copy, env=clean, capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
     done = subprocess.run(
         [copy / ".quick" / "bin" / "python", "-c", block("python")],
         cwd=copy,
@@ -43,6 +44,7 @@ def test_quickstart_gives_what_it_says(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr
+    # After the records were run again: put this output into README.md.
     assert done.stdout == block("text")
     packages = (copy / ".quick" / "lib").glob("python*/site-packages/torch")
     assert not list(packages), "the quickstart must stay small"
