@@ -95,8 +95,8 @@ saved = {}
 def ends(name, chances, **setting):
     """What a two-option policy reports in the end for each chance."""
     objective = OBJECTIVES[name]
-    found = [exact.fixed_point(objective, [q, 1 - q], **setting) for q in chances]
-    return np.array([float(end.p[0]) for end in found])
+    stops = [exact.fixed_point(objective, [q, 1 - q], **setting) for q in chances]
+    return np.array([float(end.p[0]) for end in stops])
 
 
 chances = np.linspace(0.5, 0.98, 9)
@@ -126,7 +126,7 @@ plots.note_ends(ax, tips)
 # that the policy states just these numbers. Nothing should move it. A policy gradient
 # leaves it alone exactly if every option earns the same on average, for it pushes
 # towards whatever earns more than the rest. Here are six ways to pay for the one bit
-# $c$, each of which someone has called a reward for honesty:
+# $c$, all of them plausible:
 
 # %%
 q = p = np.array([0.6, 0.3, 0.1])
@@ -168,14 +168,14 @@ earned.round(3)
 # :::{prf:theorem} The one-bit family
 # :label: thm-one-bit
 #
-# 1. *Sufficient.* Let $g_a(p) > 0$ and
+# 1. *Sufficient.* Let $g_a = g_a(p) > 0$, $h = h(p)$ and
 #
-#    $$ r = (c - p_a)\, g_a(p) + h(p) , $$ (eq-one-bit)
+#    $$ r = (c - p_a)\, g_a + h , $$ (eq-one-bit)
 #
 #    that is $(1 - p_a) g_a + h$ if right and $-p_a\, g_a + h$ if wrong. The mean direction
 #    of $r \nabla_z \log p_a$ is
 #
-#    $$ d = J v, \qquad v_a = g_a(p)\,(q_a - p_a) . $$ (eq-one-bit-direction)
+#    $$ d = J v, \quad v_a = g_a (q_a - p_a) . $$ (eq-one-bit-direction)
 #
 #    Its only zero with every $p_a > 0$ is $p = q$, and there it is stable, with real
 #    eigenvalues.
@@ -275,8 +275,8 @@ print("left over:", left_over)
 # By enumeration, through the objectives that train, for two to six options and random
 # $(p, q)$: every one-bit form against the same score with the label in full view, and
 # part 3 for the verdict losses. There $g = p$ gives the power score of order three and
-# $g = 1/(1 - p)$ gives $\sum_{k \ne y} \log(1 - p_k)$, a score that nobody seems to use and
-# that verdict NLL follows on its own actions:
+# $g = 1/(1 - p)$ gives $\sum_{k \ne y} \log(1 - p_k)$, a proper score without a common
+# name that verdict NLL follows on its own actions:
 
 # %%
 SCORES = {
@@ -564,10 +564,9 @@ pd.DataFrame(
 # 1. *Shared label, $K = 2$.* For RLCD as for RLVR the mean direction on the first logit
 #    is
 #
-#    $$ (q_1 - q_2)\; \mathbb{E}\, \frac{\sqrt{m (G - m)}}{G}, \quad m \sim
-#    \operatorname{Bin}(G, p_1) , $$ (eq-std-field)
+#    $$ \frac{q_1 - q_2}{G}\; \mathbb{E} \sqrt{m (G - m)} $$ (eq-std-field)
 #
-#    and its negative on the second: $p_1 \to 1$ for $q_1 > \tfrac12$, to 0 for
+#    with $m \sim \operatorname{Bin}(G, p_1)$, and its negative on the second: $p_1 \to 1$ for $q_1 > \tfrac12$, to 0 for
 #    $q_1 < \tfrac12$.
 # 2. *Shared label, $K \ge 3$, any $G \ge 2$.* For RLCD the vertex $k$ attracts if $q_k >
 #    \tfrac12$ and repels if $q_k < \tfrac12$. For RLVR it attracts if $q_k$ is the single largest entry, and
@@ -627,7 +626,7 @@ for name in ("rlcd_std", "rlvr_std"):
         pull.setdefault(label, {})["ABC"[k]] = f"{min(growth) / off:.3f}"
 pd.DataFrame(pull).T.rename(columns=lambda v: f"near vertex {v}")
 
-# %% mystnb={"figure": {"caption": "Standard-deviation normalised fields for the truth at the star, {res}`06_one_bit:q_text`, two actions with a shared label. Left, RLCD: all corners repel, and the flow ends (ring) in the middle, on lines across which the field jumps. Right, RLVR: it ends in the corner of the likeliest option. The truth is nobody's resting place.", "name": "fig-oneb-std"}, "image": {"alt": "Two triangles of distributions over options A, B, C with a star at the truth. Left, std-normalised RLCD: arrows leave all three corners and run together at a ring in the centre of the triangle, away from the star. Right, std-normalised RLVR: arrows run past the star into corner A, where the ring is."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Standard-deviation normalised fields for the truth at the star, {res}`06_one_bit:q_text`, two actions with a shared label. Left, RLCD: all corners repel, and the flow ends (ring) in the middle, on lines across which the field jumps. Right, RLVR: it ends in the corner of the likeliest option.", "name": "fig-oneb-std"}, "image": {"alt": "Two triangles of distributions over options A, B, C with a star at the truth. Left, std-normalised RLCD: arrows leave all three corners and run together at a ring in the centre of the triangle, away from the star. Right, std-normalised RLVR: arrows run past the star into corner A, where the ring is."}} tags=["hide-input"]
 def velocity(name):
     """How p moves along an objective's mean direction d: J d."""
     direction = exact.field(OBJECTIVES[name], q_3, 2)
@@ -680,7 +679,7 @@ pd.DataFrame(shown, index=["A", "B", "C"]).T.map(lambda v: f"{v:.2f}")
 # So division by the standard deviation can make a policy *under*-confident: at $G = 2$ the
 # likeliest option's .45 is reported as one third. That $G = 4$ ends close to this truth is
 # a coincidence of this $q$; at $G = 8$ the same .45 is overstated. The better known failure is the
-# opposite, and at $K = 2$ the only one. A small constant in the denominator does not mend
+# opposite, and with a shared label at $K = 2$ the only one. A small constant in the denominator does not mend
 # it:
 
 # %%
@@ -700,7 +699,7 @@ for title, reward in (("RLCD", rlcd_reward), ("RLVR", rlvr_reward)):
     for eps in (1e-4, 0.1):
         end = exact.fixed_point(std_plus(reward, eps), [0.7, 0.3], 4)
         held = end.kind == "interior"
-        text = f"{float(end.p[0]):.5f}" if held else "1 (vertex)"
+        text = f"1 − {float(end.p[1]):.2g}" if held else "1 (vertex)"
         row = softened.setdefault(f"{title}, q = .7, G = 4", {})
         row[f"eps = {eps:g}"] = text
 pd.DataFrame(softened).T
@@ -841,9 +840,9 @@ noisy.round(3).map(lambda v: f"{abs(v):.3f}")
 #   where its parameters allow, and a short run may stop long before an objective has
 #   shown its character. An RLVR policy stopped early can beat an honest one that is trained badly.
 # - *The cheapest bit is not RLCD.* By {prf:ref}`prp-one-bit-price` verdict NLL is at least
-#   as good at the truth, with exclusive options, on its own actions. A case for RLCD has to rest on something
-#   else: a bounded gradient, behaviour far from the truth, options that do not
-#   exclude each other, or flipped bits.
+#   as good at the truth, with exclusive options, on its own actions; under flipped bits it ends
+#   nearer to the truth too. A case for RLCD has to rest on something that this page does not
+#   show, such as the road from far away.
 # - *A temperature may be enough.* If all questions had nearly the same confidence, one
 #   number fitted on labelled data would mend most of the damage, and for classifiers it often does
 #   {cite:p}`guo2017`. It cannot recover what a corner has

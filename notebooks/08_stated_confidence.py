@@ -63,7 +63,7 @@ if "google.colab" in sys.modules:
 profile = "auto"
 seed = 0
 
-# %% mystnb={"figure": {"caption": "A policy with two parameters: how often it takes its good answer (across: the chance $s$ of being right that results) and the confidence $v$ it states (up). Lines follow the expected update; on the dotted diagonal the statement is honest. Shaded: starts that end at the bad answer. Blue: {res}`08_stated_confidence:n_paths` simulated runs from a start like the published one ({res}`08_stated_confidence:start_s` right, {res}`08_stated_confidence:start_v` stated). Brier alone leads them into the trap; the reward RLCR, $c - (v - c)^2$, and decoupled advantages lead them out; with four times the Brier weight the trap is back.", "name": "fig-stated-portrait"}, "image": {"alt": "Four phase portraits, chance right across and stated confidence up. Brier alone: streamlines part at the middle; starts in the lower left half-plane are shaded, and blue runs from (0.31, 0.69) turn down and end at the lower left. RLCR: all lines end at the upper right, no shading, and the runs do too. Four times the Brier weight: a smaller shaded region at the lower left, runs end there. Decoupled: all lines sweep to the upper right."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "A policy with two parameters: how often it takes its good answer (across: the chance $s$ of being right that results) and the confidence $v$ it states (up). Lines follow the expected update; on the dotted diagonal the statement is honest. Shaded: starts that end at the bad answer. Blue: {res}`08_stated_confidence:n_paths` simulated runs from a start like the published one ({res}`08_stated_confidence:start_s` right, {res}`08_stated_confidence:start_v` stated). Brier alone leads them into the trap; the reward RLCR, $c - (v - c)^2$, and decoupled advantages lead them out; with four times the Brier weight the trap is back, the start lies near its edge, and chance decides (fallen in: {res}`08_stated_confidence:fell.2` of {res}`08_stated_confidence:n_paths`).", "name": "fig-stated-portrait"}, "image": {"alt": "Four phase portraits, chance right across and stated confidence up. Brier alone: streamlines part at the middle; starts in the lower left half-plane are shaded, and blue runs from (0.31, 0.69) turn down and end at the lower left. RLCR: all lines end at the upper right, no shading, and the runs do too. Four times the Brier weight: a shaded region at the lower left again; the runs part, some to each side. Decoupled: all lines sweep to the upper right."}} tags=["hide-input"]
 import numpy as np
 import pandas as pd
 import sympy
@@ -158,6 +158,7 @@ s_axis = np.linspace(BAD + 0.004, GOOD - 0.004, 49)
 v_axis = np.linspace(0.02, 0.98, 49)
 s_grid, v_grid = np.meshgrid(s_axis, v_axis)
 generator = torch.Generator().manual_seed(seed)
+fell = []  # runs that end in the trap, by panel
 
 fig, axes = plots.figure(2, 2, height=2.9, sharex=True, sharey=True)
 for ax, (name, arm) in zip(axes.flat, ARMS.items(), strict=True):
@@ -173,6 +174,7 @@ for ax, (name, arm) in zip(axes.flat, ARMS.items(), strict=True):
         ax.contourf(s_axis, v_axis, trapped, levels=[0.5, 1], **shade)
     ax.plot([0, 1], [0, 1], color=plots.INK, lw=1, ls=":")
     _, _, path = train(*begin, 500, generator, **arm)
+    fell.append(int((path[-1, 0] < 0.5).sum()))
     ax.plot(path[::4, 0], path[::4, 1], color=BLUE, lw=1.1)
     ax.plot(START_S, START_V, "o", color=BLUE, ms=5)
     ax.plot(*path[-1], "*", color=BLUE, ms=9, mec="none")
@@ -182,14 +184,15 @@ fig.supylabel("stated confidence", fontsize=11)
 save_numbers(
     CHAPTER, {"n_paths": n_paths, "start_s": START_S, "start_v": START_V}
 )
+save_numbers(CHAPTER, {"fell": fell})
 
 # %% [markdown]
 # ## A ticket
 #
 # *"I was charged twice, and now the app crashes."* The policy names a team and adds a
 # number: "billing, .7". Later one bit comes back. Pay the number by the Brier score of the
-# event, $-(v - c)^2$, and it has every reason to be honest. Now look at the bill of
-# three policies that are all perfectly honest:
+# event, $-(v - c)^2$, and it has every reason to be honest. Now look at the pay of
+# four answers, each stated with perfect honesty:
 
 # %%
 policies = {
@@ -251,7 +254,7 @@ pd.DataFrame(bill).T.round(3)
 #
 # $$ w \, L(0, 1) \le 1 : $$ (eq-trap-free)
 #
-# the flattest denial of what turns out right may cost no more than being right earns.
+# a flat denial of what turns out right may cost no more than being right earns.
 #
 # (e) *Decoupled*: with the advantage of the answer computed from $c$ and that of the
 # confidence from $-(v - c)^2$, the slope is 1 for every $v$.
@@ -386,7 +389,7 @@ print(
 # against the enumerated update, in standard errors:
 
 # %%
-n = 200_000
+n = 500_000
 share = torch.sigmoid(torch.tensor(start[0]))
 rows = {}
 for name, arm in ARMS.items():
@@ -492,8 +495,8 @@ PUBLISHED = {
     ),
     "binary": (0.758, 0.62, 0.352, 0.402, 0.241, 0.022, 1.167, 0.329),
 }
-COLUMNS = ["accuracy", "mean stated", "ECE", "Brier", "reliability"]
-COLUMNS += ["resolution", "log loss", "AURC"]
+COLUMNS = ["accuracy", "stated", "ECE", "Brier", "REL"]
+COLUMNS += ["RES", "log loss", "AURC"]
 published = pd.DataFrame(PUBLISHED, COLUMNS).T
 
 x = np.linspace(0.0005, 0.9995, 400)
@@ -513,13 +516,13 @@ for arm in ("RLCR", "Brier alone"):
     at, score = published.loc[arm, ["accuracy", "Brier"]]
     ax.plot(at, -score, "o", color=OCHRE)
     plots.note(
-        ax, f"{arm},\npublished", at, -score, xytext=(0, -20), ha="center"
+        ax, f"{arm},\npublished", at, -0.5, xytext=(0, 0), ha="center"
     )
 accuracies = published.loc[["Brier alone", "RLCR"], "accuracy"].tolist()
 save_numbers(
     CHAPTER, dict(zip(("acc_brier", "acc_rlcr"), accuracies, strict=True))
 )
-ax.set(xlim=(0, 1), ylim=(-0.42, 1.05))
+ax.set(xlim=(0, 1), ylim=(-0.65, 1.05))
 plots.note_ends(ax, ends)
 _ = ax.set(xlabel="chance of being right", ylabel="pay if honest")
 
@@ -587,15 +590,11 @@ for row, (ax, what) in enumerate(
         band = {"color": colour, "alpha": 0.2, "lw": 0}
         ax.fill_between(x, track.min(1), track.max(1), **band)
         ax.plot(x, track.mean(1), color=colour, ls=line)
-    ax.set(ylim=(0, 1), ylabel=what)
-places = {
-    "decoupled": (128, 0.62, "right"),
-    "c + ½ Brier": (205, 0.35, "left"),
-    "RLCR": (330, 0.6, "left"),
-    "Brier alone": (420, 0.2, "left"),
-}
-for name, (x, y, side) in places.items():
-    plots.note(axes[0], name, x, y, ha=side)
+    ax.set(ylim=(0, 1.05), ylabel=what)
+places = {"decoupled": 105, "c + ½ Brier": 236, "RLCR": 345}
+for name, x in places.items():
+    plots.note(axes[0], name, x, 0.99, xytext=(0, 0), ha="center")
+plots.note(axes[0], "Brier alone", 470, 0.2)
 _ = axes[1].set(xlabel="step", xlim=(0, first + after))
 
 # %% [markdown]
@@ -619,7 +618,7 @@ published.round(3)
 # %% [markdown]
 # *Published* by {cite:t}`rlcdlite`: Qwen2.5-0.5B-Instruct with LoRA on synthetic ticket
 # triage, 200 steps, 300 held-out tickets, one run an arm; confidence is one of five
-# buckets. Reliability and resolution are Murphy's ({prf:ref}`thm-murphy`; low and high are good).
+# buckets. Reliability (REL) and resolution (RES) are Murphy's ({prf:ref}`thm-murphy`; low and high are good).
 #
 # The theorem is in the second and third row: accuracy
 # {res}`08_stated_confidence:acc_rlcr:.3f` and {res}`08_stated_confidence:acc_brier:.3f`, and the
@@ -630,7 +629,7 @@ published.round(3)
 
 # %%
 buckets = np.array([0.1, 0.3, 0.5, 0.7, 0.9])
-columns = ["mean stated", "ECE", "Brier", "reliability", "resolution"]
+columns = ["stated", "ECE", "Brier", "REL", "RES"]
 columns += ["log loss", "AURC"]
 rows = {}
 for arm in ("RLCR", "Brier alone"):

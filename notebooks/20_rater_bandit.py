@@ -69,6 +69,7 @@ import textwrap
 
 import numpy as np
 import pandas as pd
+import seaborn as sns
 
 from rlcd_core import plots
 from rlcd_core.arms import ARMS
@@ -291,11 +292,23 @@ for ax, name in zip(axes, ("rlcd", "rlvr"), strict=True):
     plots.plot_reliability(ax, plots.prepare_reliability(*top(name)), name)
 _ = axes[0].set(xlabel="")
 
+# %% mystnb={"figure": {"caption": "How confidence is spread over the movie test texts (seed 0): share of texts at or below each confidence. Grey: the share of raters behind the most popular option of each text, which is what an all-knowing policy would state.", "name": "fig-rater-spread"}, "image": {"alt": "Cumulative curves. RLCD's curve rises evenly from 0.5 to 1. RLVR's curve hugs the raters' own: both stay low until 0.9, and most texts lie close to 1."}} tags=["hide-input"]
+spreads = {name: top(name)[0] for name in ("rlcd", "rlvr")}
+fig, ax = plots.figure(height=3.6)
+sns.ecdfplot(x=share.max(1), ax=ax, color=plots.INK, lw=1.5)
+plots.note(ax, "raters", 0.84, 0.53, color=plots.INK)
+for name, at in (("rlcd", (0.42, 0.42)), ("rlvr", (0.78, 0.03))):
+    look = plots.arm_style(name)
+    sns.ecdfplot(x=spreads[name], ax=ax, color=look.color)
+    plots.note(ax, look.label, *at, color=look.color)
+_ = ax.set(xlim=(0.35, 1), xlabel="stated confidence", ylabel="share of texts")
+
 # %% [markdown]
-# RLVR does not merely overstate. It stops telling texts apart: most sentences get a confidence
-# above .9, whether nearly all readers agree on them or barely half do. A threshold at .9 would
-# automate almost everything. Here is the share of texts that each arm states at .9 or more,
-# what it states there on average, and how often a random rater agrees:
+# {numref}`fig-rater-spread` shows what went wrong. Sharpness is no fault: on nearly half of the
+# sentences all raters agree, and a policy that knew it would say so (grey). RLVR speaks as if it
+# knew, but it does not know *which* sentences they are. RLCD spreads its confidence because its
+# features cannot tell. Here is the share of texts that each arm states at .9 or more, what it
+# states there on average, and how often a random rater agrees:
 
 # %%
 threshold = 0.9

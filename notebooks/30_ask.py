@@ -147,7 +147,8 @@ for name, answer in answers.items():
 # %%
 def short(value):
     """Round every number for the page."""
-    return json.loads(json.dumps(value), parse_float=lambda t: round(float(t), 3))
+    text = json.dumps(value)
+    return json.loads(text, parse_float=lambda t: round(float(t), 3))
 
 
 print(json.dumps(short(answers["priority"].to_dict()), indent=1))

@@ -47,6 +47,29 @@ MIXTURES = {
     "packaged": ("amazon movie sms_spam trec triage".split(), 4000),
 }
 
+CARD = """# Data card
+
+Written by `rlcd data card` from the manifests and the hashes of the built splits; not
+edited by hand. What the columns mean and what could leak: the chapter on the data.
+
+## Where each source comes from
+
+{head}
+
+*Left out*: "repeated" rows hold the same text and question as another row,
+"conflicting" ones do so with another label, "leak" rows of a later split nearly repeat
+an earlier split, "invalid" ones make no question. The licence is the one that the
+source states. The repository holds none of these texts: they are fetched and checked
+by hash when the data are built, and chapters quote single examples.
+
+## What the built rows hold
+
+Rated texts count each rater's verdict. Of more than ten options the two commonest and
+the rarest are listed.
+
+{shape}
+"""
+
 
 @dataclass(frozen=True)
 class Built:
@@ -318,7 +341,7 @@ def mix(names: Sequence[str], per_source: int, seed: int = 0) -> dict[str, list[
 
 
 def card(names: Sequence[str]) -> str:
-    """The data card as two Markdown tables, from the manifests and the lock alone.
+    """The data card, a page of two Markdown tables, from manifests and lock alone.
 
     A source that is not in the lock is listed with the rows of its manifest.
     """
@@ -346,4 +369,4 @@ def card(names: Sequence[str]) -> str:
             shape += f"{shares} |\n"
         head += f"| {name} | {manifest.title} ({manifest.where}) | {manifest.licence} "
         head += f"| {manifest.use} | {rows} | {gone} | {near} |\n"
-    return f"{head}\n{shape}"
+    return CARD.format(head=head.strip(), shape=shape.strip())

@@ -51,11 +51,11 @@ VERBATIM = {
 def fit_head(
     encoder: Encoder, prepared: Any, labels: np.ndarray, rows: np.ndarray, seed: int
 ) -> DecisionHead:
-    """Train a decision head on the labels of ``rows``: NLL, ten epochs."""
+    """Train a decision head on the labels of ``rows``: NLL, five epochs."""
     head = DecisionHead(encoder, generator=torch.Generator().manual_seed(seed))
     env = LabelledEnv(np.eye(labels.max() + 1, dtype=int)[labels], seed)
     config = TrainConfig(
-        learning_rate=1e-3, outcomes=10 * len(rows), outcomes_per_step=25
+        learning_rate=1e-3, outcomes=5 * len(rows), outcomes_per_step=20
     )
     train(head, prepared, rows, env, ARMS["nll"], config, seed)
     return head

@@ -158,6 +158,15 @@ def test_every_import_is_declared() -> None:
     assert not missing
 
 
+def test_the_wheel_holds_every_package() -> None:
+    """Each folder of modules is listed as a package, and so are the manifests."""
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    folders = {path.parent for path in (ROOT / "rlcd_core").rglob("__init__.py")}
+    names = {".".join(folder.relative_to(ROOT).parts) for folder in folders}
+    listed = set(tools["setuptools"]["packages"])
+    assert listed == names | {"rlcd_core.data_manifests"}
+
+
 def test_floor_one_does_not_load_torch() -> None:
     """`import rlcd_core` and the first floor stay light."""
     modules = "rlcd_core, rlcd_core.schema, rlcd_core.scoring, rlcd_core.metrics"
