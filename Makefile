@@ -69,7 +69,7 @@ validate: env data ## run each notebook once, compare every output
 
 built: env
 	$(SAY) "corrupted outputs, numbers, pages, browser"
-	$(ONE_THREAD) $(PY) -m pytest -q -rs -m built tests/book
+	$(ONE_THREAD) $(PY) -m pytest -q -rs -n 2 -m built tests/book
 
 lock: ## resolve requirements.lock anew from environment.yml
 	mkdir -p _build

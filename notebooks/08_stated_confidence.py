@@ -591,7 +591,7 @@ for row, (ax, what) in enumerate(
         ax.fill_between(x, track.min(1), track.max(1), **band)
         ax.plot(x, track.mean(1), color=colour, ls=line)
     ax.set(ylim=(0, 1.05), ylabel=what)
-places = {"decoupled": 105, "c + ½ Brier": 236, "RLCR": 345}
+places = {"decoupled": 160, "c + ½ Brier": 282, "RLCR": 386}
 for name, x in places.items():
     plots.note(axes[0], name, x, 0.99, xytext=(0, 0), ha="center")
 plots.note(axes[0], "Brier alone", 470, 0.2)

@@ -62,7 +62,7 @@ if "google.colab" in sys.modules:
 profile = "auto"
 seed = 0
 
-# %% mystnb={"figure": {"caption": "One simulated conversation that ends in an escalation. Grey: the true chance of that end, turn by turn. Purple: what each forecast is asked to become. With λ = 1 every turn learns the end; with λ = 0 it learns the next turn's forecast; λ = .5 is between.", "name": "fig-time-targets"}, "image": {"alt": "Line plot over the turns of one conversation. The true probability wanders between about 0.3 and 0.6. Targets with lambda 1 are constant at one. Targets with lambda 0 are the same wandering line shifted one turn to the left, ending at one. Targets with lambda one half are smoother and rise to one."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "One simulated conversation that ends in an escalation. Grey: the true chance of that end, turn by turn. Purple: what each forecast is asked to become. With $\\lambda = 1$ every turn learns the end; with $\\lambda = 0$ it learns the next turn's forecast; $\\lambda = .5$ is between.", "name": "fig-time-targets"}, "image": {"alt": "Line plot over the turns of one conversation. The true probability wanders between about 0.3 and 0.6. Targets with lambda 1 are constant at one. Targets with lambda 0 are the same wandering line shifted one turn to the left, ending at one. Targets with lambda one half are smoother and rise to one."}} tags=["hide-input"]
 import numpy as np
 import pandas as pd
 import sympy
@@ -427,7 +427,7 @@ pd.DataFrame(rows, index=names, columns=columns).round(4)
 # another see only the mood, as a model does that reads the last message and not the
 # history. Both are trained on infinitely many conversations, to the end:
 
-# %% mystnb={"figure": {"caption": "A policy that sees the mood but not the turn, trained to rest on the exact population. Dotted: the calibrated answer given the mood. Only λ = 1 gives it; λ = 0 states {res}`09_time:calm.td:.2f` for calm customers of whom {res}`09_time:calm.honest:.2f` escalate.", "name": "fig-time-alias"}, "image": {"alt": "Three purple lines of the stated chance against lambda, for calm, annoyed and angry customers. Each lies far above its dotted honest level at lambda 0 and falls, ever more steeply, to meet it at lambda 1."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "A policy that sees the mood but not the turn, trained to rest on the exact population. Dotted: the calibrated answer given the mood. Only $\\lambda = 1$ gives it; $\\lambda = 0$ states {res}`09_time:calm.td:.2f` for calm customers of whom {res}`09_time:calm.honest:.2f` escalate.", "name": "fig-time-alias"}, "image": {"alt": "Three purple lines of the stated chance against lambda, for calm, annoyed and angry customers. Each lies far above its dotted honest level at lambda 0 and falls, ever more steeply, to meet it at lambda 1."}} tags=["hide-input"]
 grid = np.array([0, 0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1])
 rest = np.array([fit(MOOD, *everything, lam)[0] for lam in grid])
 for lam in (0.0, 0.5, 1.0):  # what sees everything rests at the truth
@@ -451,7 +451,7 @@ _ = ax.set(xlabel="λ", ylabel="stated chance of escalation", ylim=(0.15, 0.85))
 # *given what the policy sees*, over {res}`09_time:draws` samples of $n$ conversations. (Each cell starts
 # with one imaginary visit at .5, so that an empty one says .5.)
 
-# %% mystnb={"figure": {"caption": "Mean squared error of the fitted forecasts against λ, after 30, 100 and 300 conversations. Above: the policy sees turn and mood. Below: it sees the mood only.", "name": "fig-time-error"}, "image": {"alt": "Two panels, error on a log scale against lambda, lines for 30, 100 and 300 conversations. Above, with turn and mood seen, the lines rise gently with lambda, the one for 30 has its lowest point near one half. Below, with only the mood seen, all lines are high for small lambda and fall steeply to their lowest point at lambda 1."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Mean squared error of the fitted forecasts against $\\lambda$, after 30, 100 and 300 conversations. Above: the policy sees turn and mood. Below: it sees the mood only.", "name": "fig-time-error"}, "image": {"alt": "Two panels, error on a log scale against lambda, lines for 30, 100 and 300 conversations. Above, with turn and mood seen, the lines rise gently with lambda, the one for 30 has its lowest point near one half. Below, with only the mood seen, all lines are high for small lambda and fall steeply to their lowest point at lambda 1."}} tags=["hide-input"]
 draws = 300
 aim = {"full": (FULL, truth.ravel()), "mood": (MOOD, rest[-1])}
 occupied = np.bincount(FULL[TURN, ALL].ravel(), weights.ravel(), 21)

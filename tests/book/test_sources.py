@@ -167,15 +167,6 @@ def test_the_wheel_holds_every_package() -> None:
     assert listed == names | {"rlcd_core.data_manifests"}
 
 
-def test_floor_one_does_not_load_torch() -> None:
-    """`import rlcd_core` and the first floor stay light."""
-    modules = "rlcd_core, rlcd_core.schema, rlcd_core.scoring, rlcd_core.metrics"
-    code = f"import sys, {modules}; print([m for m in HEAVY if m in sys.modules])"
-    heavy = code.replace("HEAVY", "('torch', 'transformers', 'pandas', 'matplotlib')")
-    done = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True)
-    assert done.stdout.strip() == "[]", done.stderr
-
-
 def test_set_up_does_nothing_elsewhere() -> None:
     """Outside Colab the cell prints nothing and loads nothing."""
     code = setup_cell() + "\nprint('torch' in sys.modules, 'os' in dir())"

@@ -1,0 +1,777 @@
+# ---
+# jupyter:
+#   jupytext:
+#     cell_metadata_filter: tags,mystnb,-all
+#     notebook_metadata_filter: kernelspec,jupytext,-jupytext.text_representation.jupytext_version
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Policies: four ways to read a decision from a network
+#
+# **The question.** A network, a text, a question with declared options. What turns the network into
+# one probability per option, and does the way of reading matter?
+#
+# **The answer.** It can matter more than the network. Read by its letters, an untrained 135M language model
+# gets {res}`22_policies:accuracy.letter:.2f` of {res}`22_policies:questions` six-way questions right and changes
+# {res}`22_policies:flips.letter:.0%` of its answers when only the order of the options changes. A
+# decision head of 49,000 weights on frozen sentence vectors, with {res}`22_policies:head_labels` labels, gets
+# {res}`22_policies:accuracy.head:.2f`, cannot change its answer with the order, and takes a
+# {res}`22_policies:ratio:.0f`th of the time.
+#
+# **After this chapter you can** choose a readout by what it needs and what it cannot do, tell a
+# preference for a letter from an opinion, correct for length and prior, and put any policy through
+# the battery of checks before you train or trust it.
+#
+# **Running time.** About a quarter of a minute on a CPU with models and embeddings in the cache. The language
+# model's answers come from a committed record (about five minutes of one thread); the chapter runs a few of
+# them again.
+
+# %% tags=["remove-cell"]
+# Set-up: on Colab this fetches the book; elsewhere it does nothing.
+import sys
+
+if "google.colab" in sys.modules:
+    import os
+    import subprocess
+
+    REPOSITORY = ""  # repository.url of _config.yml
+    FOLDER = "/content/rlcd"
+    if not REPOSITORY:
+        raise RuntimeError("This copy names no repository; open it from the book.")
+    if not os.path.isdir(FOLDER):
+        subprocess.run(["git", "clone", "--depth=1", REPOSITORY, FOLDER], check=True)
+        # Without dependencies: torch and numpy stay as Colab has them.
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+        subprocess.run([*pip, "gguf==0.19.0", "--editable", FOLDER], check=True)
+    sys.path.insert(0, FOLDER)
+    os.chdir(FOLDER + "/notebooks")
+
+    import torch
+
+    cuda = torch.cuda.is_available()
+    print("Python", sys.version.split()[0], "| torch", torch.__version__)
+    print("GPU", torch.cuda.get_device_name() if cuda else "none", end=" | ")
+    print("profile auto means", "gpu" if cuda else "records")
+
+# %% tags=["parameters"]
+profile = "auto"
+seed = 0
+
+# %% tags=["hide-input"]
+import json
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy.special import logsumexp, softmax
+
+from rlcd_core import plots
+from rlcd_core.arms import ARMS
+from rlcd_core.calibrate import fit_temperature
+from rlcd_core.data.build import load_items
+from rlcd_core.data.triage import probe
+from rlcd_core.env import LabelledEnv, RaterEnv
+from rlcd_core.evaluate import order_sensitivity
+from rlcd_core.metrics import (
+    Interval,
+    ece,
+    ece_noise_floor,
+    seed_interval,
+    wilson_interval,
+)
+from rlcd_core.policy import (
+    DecisionHead,
+    Encoder,
+    LetterPolicy,
+    PermutationAverage,
+    PolicyError,
+    TabularPolicy,
+    VerbatimPolicy,
+    predict,
+)
+from rlcd_core.records import results_dir, save_numbers
+from rlcd_core.schema import render_prefix, render_suffix
+from rlcd_core.scoring import brier
+from rlcd_core.train import TrainConfig, train
+
+plots.use_style()
+record = json.loads((results_dir() / "policies.json").read_text())
+asked = {item.id: item for item in load_items("trec", "test")}
+asked = [asked[key] for key in record["ids"]]
+items = [(item.state, item.question) for item in asked]
+y = np.array(record["labels"])
+assert [item.label for item in asked] == y.tolist()
+options = items[0][1].options
+orders = {
+    name: [np.array(rows) for rows in answers]
+    for name, answers in record["orders"].items()
+}
+
+
+def normal(p: np.ndarray) -> np.ndarray:
+    """Rows that sum to 1 again after the rounding of the record."""
+    return p / p.sum(-1, keepdims=True)
+
+
+answers = {n: normal(np.array(p)) for n, p in record["answers"].items()}
+letter_orders = normal(np.stack(orders["letter"]))  # (questions, orders, 6)
+head_orders = normal(np.stack(orders["head"]))
+colors = {"letter": plots.COLORS["broken"], "head": plots.INK}
+
+
+def by_place(every_order: np.ndarray) -> np.ndarray:
+    """Mean probability of each place in the list, over all rotations, (6,)."""
+    n, turns, width = every_order.shape
+    placed = np.empty_like(every_order)
+    for turn in range(turns):
+        step = width * turn // turns
+        # In order `turn` place j shows option (j + step) mod 6.
+        placed[:, turn] = np.roll(every_order[:, turn], -step, axis=1)
+    return placed.mean((0, 1))
+
+
+place = {"letter": by_place(letter_orders), "head": by_place(head_orders)}
+
+# %% mystnb={"figure": {"caption": "Every option stands at every place once, so a policy that reads the options must give each place one sixth. Mean probability by place over {res}`22_policies:questions` questions and six orders.", "name": "fig-policies-place"}, "image": {"alt": "Mean probability against place A to F. The head is flat at one sixth. The letter readout of the language model gives about 0.25 to A, about 0.4 to D and less than 0.12 to the others."}} tags=["hide-input"]
+fig, ax = plots.figure(height=3.2)
+x = np.arange(6)
+for name, level in place.items():
+    ax.plot(x, level, color=colors[name], marker="o")
+ax.set_xticks(x, list("ABCDEF"))
+ax.set(xlim=(-0.2, 5.2), ylim=(0, 0.5))
+plots.note_ends(
+    ax,
+    [
+        (5, place["letter"][5], "letter readout", colors["letter"]),
+        (5, place["head"][5], "decision head", colors["head"]),
+    ],
+)
+_ = ax.set(xlabel="place in the list", ylabel="mean probability")
+
+# %% [markdown]
+# ## One question, asked of a network
+#
+# The questions of this chapter are those of TREC, from the test part of the clean split
+# ({doc}`21_data`): what kind of answer does a question ask for? A language model sees this text and
+# must go on from its last word:
+
+# %%
+state, question = items[0]
+print(render_prefix(state) + render_suffix(question))
+
+# %% [markdown]
+# A *policy* is whatever maps such a pair to probabilities over the question's own options. It has two
+# methods: `prepare(items)` tokenises or embeds once, and `log_probs(batch)` gives a $(B, K)$ table. Where
+# rows have fewer options than $K$, masked places carry exactly no mass:
+#
+# $$ \log p_k = z_k - \log \sum_{j \,:\, m_j} e^{z_j} , $$ (eq-masked-softmax)
+#
+# summed in 32 bits or more whatever type the network computes in. Training, evaluation and the decider know
+# nothing else of a policy, so the four below are interchangeable:
+#
+# | policy | $z_k$ | needs | cannot |
+# |---|---|---|---|
+# | tabular | a free number per question and option | nothing | answer a question it was not built for |
+# | letter readout | logit of the $k$-th label token at the last position | a causal language model | forget the order of the options |
+# | verbatim | log-probability of the option's text | a causal language model | be cheap: one sequence an option |
+# | decision head | $(W_q h_S + W_q h_Q)^\top W_k h_{C_k} / \sqrt r$ | a frozen encoder and labels or outcomes | compare options with each other |
+#
+# A fifth, the *masked readout*, is the letter readout of an encoder with a language-model head: the label is
+# what fills the gap at the end. It shares the letter policy's code and tests; no such model comes in
+# a package that the book can ship, so there is no row of measurements for it.
+#
+# ## Tabular: exact, and blind
+#
+# One free logit per option and question. It exists to check theory: nothing stands between an
+# objective and its fixed point. Three tickets with a known posterior, one outcome at a time, reward $c - p_a$:
+
+# %%
+tickets = [
+    group[0] for group in probe(1, np.random.default_rng(seed)).values()
+]
+known = [(t.state, t.question) for t in tickets]
+table = TabularPolicy(known, dtype=torch.float64)
+verdicts = np.zeros((3, 4), dtype=int)
+for row, ticket in enumerate(tickets):
+    # Ten imagined verdicts in the proportions of the posterior.
+    share = np.round(10 * np.array(ticket.posterior)).astype(int)
+    verdicts[row, : len(share)] = share
+config = TrainConfig(
+    learning_rate=0.05, outcomes=48_000, outcomes_per_step=48
+)
+env = RaterEnv(verdicts, seed)
+train(
+    table,
+    table.prepare(known),
+    np.arange(3),
+    env,
+    ARMS["rlcd"],
+    config,
+    seed,
+)
+p = predict(table, table.prepare(known))
+far = max(
+    np.abs(row[: len(t.posterior)] - t.posterior).max()
+    for row, t in zip(p, tickets, strict=True)
+)
+print("largest distance from the posterior below .05:", bool(far < 0.05))
+
+# %% [markdown]
+# And a ticket that it has never seen is an error, not a guess:
+
+# %%
+try:
+    table.prepare(items[:1])
+except PolicyError as error:
+    print("PolicyError:", str(error)[:60])
+
+# %% [markdown]
+# ## Letter readout: one token, read off
+#
+# Let $h$ be the last hidden state and $w_v$ the output matrix's row for token $v$. The letter readout multiplies $h$
+# with the $K$ rows of the labels only:
+#
+# $$ p_k = \frac{e^{w_{\ell_k}^\top h}}{\sum_{j \le K} e^{w_{\ell_j}^\top h}} . $$ (eq-letter-readout)
+#
+# :::{prf:proposition} What the readout keeps and what it throws away
+# :label: prp-label-mass
+#
+# Let $P$ be the model's next-token distribution and $M = \sum_{j \le K} P(\ell_j)$ the *label mass*. Then $p_k =
+# P(\ell_k) / M = P(\ell_k \mid \text{a label comes next})$, and the Brier score of $p$ says nothing about $M$.
+# :::
+#
+# :::{prf:proof}
+# :class: dropdown
+#
+# $P(\ell_k) = e^{w_{\ell_k}^\top h} / Z$ with the sum $Z$ over the vocabulary. In $P(\ell_k)/M$ it cancels and leaves
+# {eq}`eq-letter-readout`. Multiplying all of the labels' probabilities by one factor changes $M$ and not $p$. $\square$
+# :::
+#
+# So nothing is lost by skipping some 49,000 rows of the vocabulary, and a readout can look confident while the model
+# means to say something else altogether. That is why label mass is reported. Three details decide whether
+# the number means what it says, and all three are checked when a policy is built: each label must be *one* token
+# where it will be read, no two labels the same token, and the model must not transform its logits afterwards.
+#
+# Below, the model runs now on all six orders of the first question, and once over its full vocabulary.
+
+# %%
+letter = LetterPolicy.load()
+average = PermutationAverage(letter, count=6)
+first = items[:1]
+now = predict(average, average.prepare(first), batch_size=1)[0]
+batch = letter.prepare(first).take([0])
+with torch.inference_mode():
+    whole = (
+        letter.model(input_ids=batch.inputs["ids"]).logits[0, -1].double()
+    )
+    rows_only = letter.log_probs(batch)[0].double()
+labels = whole[letter.label_ids[:6]]
+slow = labels - labels.logsumexp(0)
+mass = float((labels.logsumexp(0) - whole.logsumexp(0)).exp())
+pd.Series(
+    {
+        "label rows = full vocabulary, to 1e-5": bool(
+            (slow - rows_only).abs().max() < 1e-5
+        ),
+        "mean over orders = record, to 1e-3": bool(
+            np.abs(now - letter_orders[0].mean(0)).max() < 1e-3
+        ),
+        "label mass = record, to 1e-3": abs(mass - record["label_mass"][0])
+        < 1e-3,
+    },
+    name="checked now",
+).to_frame()
+
+# %% [markdown]
+# The model is SmolLM2-135M-Instruct {cite:p}`allal2025`, as a package ships it, in 32 bits and not trained
+# further. Its label mass on these prompts is {res}`22_policies:label_mass:.2f` on average: it does answer with a letter.
+# {numref}`fig-policies-place` shows which. Its answer to the first question, in each of the six orders
+# (columns are options, wherever they stood):
+
+# %%
+short = [
+    "abbreviation",
+    "thing",
+    "description",
+    "person",
+    "place",
+    "number",
+]
+pd.DataFrame(
+    letter_orders[0].round(3),
+    columns=short,
+    index=pd.Index([f"rotated by {k}" for k in range(6)], name="order"),
+)
+
+# %% [markdown]
+# {cite:t}`zheng2024` find the same in twenty larger models and trace it to a prior for the letters themselves.
+# Larger models bind letters to options far better {cite:p}`robinson2023`; that binding is what
+# a small model lacks, and no readout can supply it.
+#
+# ### Averaging over orders
+#
+# The obvious remedy is to ask in several orders and to average. Let $p^\sigma$ be the answer to order
+# $\sigma$, brought back to the given order.
+#
+# :::{prf:proposition} Two averages
+# :label: prp-order-average
+#
+# 1. *Arithmetic.* With $\bar p$ the mean of $p^\sigma$ over the orders asked, for every label $y$
+#
+#    $$ \frac1n \sum_\sigma \|p^\sigma - y\|^2 = \|\bar p - y\|^2 + \frac1n \sum_\sigma \|p^\sigma - \bar p\|^2 . $$ (eq-order-average)
+#
+#    So averaging lowers the Brier score by exactly the spread over orders, whatever is right.
+# 2. *Logarithmic.* If place and option act separately, $\log p^\sigma_k = u_k + b_{\sigma(k)} + c_\sigma$ with
+#    $\sigma(k)$ the place of option $k$, then the mean of $\log p^\sigma$ over all $K$ rotations is $u_k$ plus a constant:
+#    the preference for places is gone.
+# :::
+#
+# :::{prf:proof}
+# :class: dropdown
+#
+# *1.* Write $p^\sigma - y = (p^\sigma - \bar p) + (\bar p - y)$ and expand the square; the cross terms sum to
+# $2 (\bar p - y)^\top \sum_\sigma (p^\sigma - \bar p) = 0$. *2.* Over all rotations each option stands at each place
+# once, so the mean of $b_{\sigma(k)}$ is the mean of $b$, for every $k$; the $c_\sigma$ are constants. $\square$
+# :::
+
+# %%
+target = np.eye(6)[y]
+each = ((letter_orders - target[:, None]) ** 2).sum(2)
+mean = letter_orders.mean(1)
+log_mean = softmax(np.log(letter_orders + 1e-12).mean(1), axis=1)
+spread = ((letter_orders - mean[:, None]) ** 2).sum(2).mean(1)
+gap = each.mean(1) - ((mean - target) ** 2).sum(1) - spread
+assert np.abs(gap).max() < 1e-12
+answers["letter_mean"], answers["letter_log_mean"] = mean, log_mean
+pd.Series(
+    {
+        "one order, mean": each.mean(),
+        "arithmetic mean": brier(mean, y).mean(),
+        "log mean": brier(log_mean, y).mean(),
+        "always 1/6": 1 - 1 / 6,
+        "largest error of the identity": 0.0 + (np.abs(gap).max() > 1e-12),
+    },
+    name="Brier",
+).round(3).to_frame()
+
+# %% [markdown]
+# Averaging removes the confidence that was only a preference. What remains shows how much the model
+# knew about the options, and it is little; the price is six times the work.
+#
+# ## Verbatim: how likely is each answer, written out
+#
+# The options need no letters if the model is asked how likely it is to *write* each. With tokens
+# $t_1 \dots t_n$ of option $k$ after prompt $x$,
+#
+# $$ s_k = \frac{1}{n^\alpha} \sum_i \left[ \log P(t_i \mid x, t_{<i})
+#    - \lambda \log P(t_i \mid d, t_{<i}) \right] , \qquad p = \operatorname{softmax}(s) . $$ (eq-verbatim)
+#
+# The options are not in the prompt, so their order cannot matter. What matters instead is what they look like. With
+# $\alpha = 0$ a long option pays for each token; $\alpha = 1$ takes the mean. With $\lambda = 1$ the option's probability after
+# the bare prompt $d$ ("Assistant: The answer is") is taken off, so that an option that is likely anywhere gains
+# nothing from it {cite:p}`holtzman2021`. How often each variant chooses each option, next to how
+# often it is right:
+
+# %%
+names = {
+    "verbatim_sum": "sum",
+    "verbatim_tokens": "per token",
+    "verbatim_sum_prior": "sum − prior",
+    "verbatim_tokens_prior": "per token − prior",
+}
+verbatim = VerbatimPolicy(letter.model, letter.encoder.tokenizer)
+base, *long = verbatim.encoder.plain(["is", *(f"is {o}" for o in options)])
+chosen = pd.DataFrame(
+    {
+        "tokens": [len(ids) - len(base) for ids in long],
+        "right": np.bincount(y, minlength=6),
+        **{
+            text: np.bincount(answers[name].argmax(1), minlength=6)
+            for name, text in names.items()
+        },
+    },
+    index=options,
+)
+chosen
+
+# %% tags=["hide-input"]
+p_now = predict(verbatim, verbatim.prepare(first))[0]
+p_then = answers["verbatim_tokens"][0]
+print(
+    "run now = record, to 1e-3:", bool(np.abs(p_now - p_then).max() < 1e-3)
+)
+
+# %% [markdown]
+# Read the columns downwards. Each variant has favourites that hardly depend on the question, and the
+# corrections exchange one set of favourites for another.
+#
+# ## Decision head: the network as a lens
+#
+# The fourth way does not ask the network to answer at all. A frozen encoder (MiniLM, 22.7M parameters,
+# {cite:t}`wang2020`, trained for sentence similarity as in {cite:t}`reimers2019`) turns state, question and each
+# option into a vector, and two small matrices compare them:
+#
+# $$ u_k = \frac{(W_q h_S + W_q h_Q)^\top (W_k h_{C_k})}{\sqrt r} , \qquad
+#    p = \operatorname{softmax}(u) . $$ (eq-decision-head)
+#
+# $u_k$ sees no other option. So permuting the options permutes the answer, and adding one leaves the
+# odds of the rest alone; that is item 4 of {prf:ref}`thm-plackett-luce`, by construction and not by training. The price
+# stands in item 5 there: such a head cannot state the truth about "None of the above".
+#
+# Untrained it says $1/K$ everywhere. How many labels does it take?
+
+# %% mystnb={"figure": {"caption": "Accuracy of the head on all {res}`22_policies:test_rows` test questions against the number of labels, mean and 95 % band over {res}`22_policies:seeds` seeds. Horizontal: the language model's readouts on their {res}`22_policies:questions` questions; what they need is no labels.", "name": "fig-policies-labels"}, "image": {"alt": "Accuracy rises from about 0.6 with 100 labels to about 0.81 with 2,000 and 0.85 with 4,000. Horizontal dashed lines for the readouts of the language model lie far below, between about 0.1 and 0.4."}} tags=["hide-input"]
+counts = np.array([int(n) for n in record["learning"]])
+counts.sort()
+runs = {
+    metric: np.array([record["learning"][str(n)][metric] for n in counts]).T
+    for metric in ("accuracy", "brier", "ece")
+}
+
+
+def right(name: str) -> np.ndarray:
+    """Whether each question is answered right, (questions,)."""
+    return answers[name].argmax(1) == y
+
+
+best_verbatim = max(names, key=lambda name: right(name).mean())
+data = plots.prepare_curves(counts, {"nll": runs["accuracy"]})["nll"]
+fig, ax = plots.figure(height=3.4)
+ax.set(xscale="log", xlim=(100, 4000), ylim=(0, 1))
+ax.fill_between(
+    data.x, data.low, data.high, color=plots.INK, alpha=0.2, lw=0
+)
+ax.plot(data.x, data.mean, color=plots.INK, marker="o")
+ends = [(4000, data.mean[-1], "decision head", plots.INK)]
+for name, text in (
+    ("letter", "letter"),
+    ("letter_mean", "letter, mean"),
+    (best_verbatim, "best verbatim"),
+):
+    level = right(name).mean()
+    ax.axhline(level, color=colors["letter"], ls="--", lw=1.2)
+    ends.append((4000, level, text, colors["letter"]))
+ax.set_xticks(counts, [f"{n:,}" for n in counts], minor=False)
+ax.set_xticks([], minor=True)
+plots.note_ends(ax, ends)
+_ = ax.set(xlabel="labels", ylabel="accuracy")
+
+
+# %%
+def cell(found: Interval) -> str:
+    """An estimate with its 95 % interval, as tables print it."""
+    return f"{found.estimate:.3f} [{found.low:.3f}, {found.high:.3f}]"
+
+
+cells = {
+    f"{n:,}": {
+        metric: cell(seed_interval(values[:, column]))
+        for metric, values in runs.items()
+    }
+    for column, n in enumerate(counts)
+}
+pd.DataFrame(cells).T.rename_axis("labels")
+
+# %% [markdown]
+# Accuracy is not the whole story: the ECE has its own path, since a head with 49,000 weights and a few hundred
+# labels can be fitted to confidence before it is fitted to truth. The number of epochs was the same for all sizes
+# and not tuned.
+#
+# ## The table
+#
+# All policies on the same {res}`22_policies:questions` questions. *Flips*: share of answers that change with the order of the
+# options; *TV*: mean total variation between the orders. *CPU ms*: processor time of one question, alone, on one thread of
+# {res}`22_policies:processor`, from text to probabilities; a shared machine, so read ratios and not digits.
+
+
+# %%
+def row_of(name: str, order_name: str, ms: float, label_mass: str) -> dict:
+    """One row of the table."""
+    p = answers[name]
+    hits = right(name)
+    low, high = wilson_interval(hits.sum(), len(hits))
+    flips, moved = order_sensitivity(orders[order_name])
+    rng = np.random.default_rng(seed)
+    return {
+        "accuracy": f"{hits.mean():.2f} [{low:.2f}, {high:.2f}]",
+        "Brier": f"{brier(p, y).mean():.3f}",
+        "ECE-15": f"{ece(p.max(1), hits):.3f}",
+        "ECE by chance": f"{ece_noise_floor(p.max(1), rng=rng):.3f}",
+        "flips": f"{flips.mean():.2f}",
+        "TV": f"{moved.mean():.2f}",
+        "label mass": label_mass,
+        "CPU ms": f"{ms:.0f}" if ms >= 10 else f"{ms:.1f}",
+    }
+
+
+ms = record["ms"]
+told = f"{np.mean(record['label_mass']):.2f}"
+rows = {"letter": row_of("letter", "letter", ms["letter"], told)}
+for name, text in (
+    ("letter_mean", "mean"),
+    ("letter_log_mean", "log mean"),
+):
+    rows[f"letter, {text} of 6 orders"] = row_of(
+        name, "letter", 6 * ms["letter"], told
+    ) | {"flips": "0", "TV": "0"}
+for name, text in names.items():
+    rows[f"verbatim, {text}"] = row_of(name, name, ms[name], "")
+head_labels = f"{record['setup']['head_labels']:,}"
+rows[f"head, {head_labels} labels"] = row_of("head", "head", ms["head"], "")
+rows["head, text embedded before"] = rows[f"head, {head_labels} labels"] | {
+    "CPU ms": f"{ms['head_cached']:.1f}"
+}
+pd.DataFrame(rows).T
+
+# %% [markdown]
+# (The averages over all six rotations give the same answer to each rotation, so their flips are 0 by
+# construction. The order columns of the verbatim rows come from four questions in two orders.)
+#
+# With {res}`22_policies:questions` questions the intervals are wide, and the ECE of a perfectly honest policy would
+# be the number under "by chance". What they do settle: the head is far ahead of every untrained readout, and none of those
+# is clearly better than the share of the commonest answer, {res}`22_policies:commonest:.2f`. This is a
+# starting point for training and no verdict on language models: the head has seen labels and they have not.
+#
+# ## The battery
+#
+# `rlcd_core.evaluate.battery` puts any policy through the same checks. Four have a limit and must pass. The rest
+# measure, among them the five predictions of the Plackett–Luce view (order, yes/no against choice, pairs, irrelevant
+# options, calibration): 0 means that a prediction holds exactly. On {res}`22_policies:battery_n` questions:
+
+# %%
+columns = {}
+for name in ("head", "letter"):
+    for check in record["battery"][name]:
+        value = f"{check['value']:.2g}" if check["value"] else "0"
+        if check["limit"] is not None:
+            value += ", passed" if check["passed"] else ", FAILED"
+        elif check["interval"]:
+            found = check["interval"]
+            value += f" [{found['low']:.2g}, {found['high']:.2g}]"
+        columns.setdefault(name, {})[check["name"], check["about"]] = value
+battery_table = pd.DataFrame(columns)
+battery_table.index.names = ["check", "what is measured"]
+battery_table
+
+# %% [markdown]
+# The head holds order and irrelevant alternatives to rounding, as it must, and agrees with its own pairwise answers.
+# It does *not* hold binary equivalence: a yes/no question is another text with other options, and nothing ties
+# its answer to the choice. The letter readout holds none of the five. That is no defect of the code: a
+# network that sees all options together may let them influence each other, and for NOTA it must. It is
+# a defect of the untrained model that they do so by *place*.
+
+# %% tags=["remove-cell"]
+flips = {
+    n: float(order_sensitivity(o)[0].mean()) for n, o in orders.items()
+}
+save_numbers(
+    "22_policies",
+    {
+        "questions": len(y),
+        "battery_n": record["battery"]["head"][0]["n"],
+        "seeds": record["setup"]["seeds"],
+        "test_rows": record["setup"]["test_rows"],
+        "head_labels": head_labels,
+        "accuracy": {name: float(right(name).mean()) for name in answers},
+        "brier": {
+            name: float(brier(p, y).mean()) for name, p in answers.items()
+        },
+        "flips": flips,
+        "label_mass": float(np.mean(record["label_mass"])),
+        "ms": ms,
+        "ratio": ms["letter"] / ms["head"],
+        "ratio_verbatim": ms["verbatim_tokens"] / ms["letter"],
+        "commonest": float(np.bincount(y).max() / len(y)),
+        "processor": record["hardware"]["processor"],
+        "place": {name: float(p.max()) for name, p in place.items()},
+    },
+)
+
+# %% [markdown]
+# ## Which one to take
+#
+# - **Options fixed, labels or outcomes to learn from**: the head. It is calibrated by training on the
+#   decision itself, and cheap enough to train by the hundred, which is why the results chapters use it.
+# - **Options that change with each question, a large model at hand**: letters, with permutation averaging while you
+#   measure flips, and trained with shuffled options before it is trusted.
+# - **Options that are whole sentences**: verbatim, with length and prior correction chosen on held-out rows.
+# - **A proof**: the table.
+#
+# :::{admonition} What would change my mind
+# :class: warning
+#
+# - *A larger model.* {cite:t}`robinson2023` report that letters beat verbatim scoring once a model binds symbols well;
+#   135M parameters are below that. These measurements say what a *small untrained* model does.
+# - *Another prompt.* One wording, no examples. {cite:t}`zhao2021` show how much a prompt's bias can move and that subtracting it
+#   helps; exercise 2 tries it.
+# - *Another task.* Kinds of question are close to what a sentence encoder measures. A question whose answer needs
+#   reasoning across the text has no reason to be linear in a sentence vector.
+# - *Few questions.* Differences among the untrained readouts are within their intervals.
+# :::
+#
+# ## Exercises
+#
+# :::{exercise} Does label mass warn?
+# :label: ex-policies-1
+#
+# If low label mass marked bad answers, the questions with the most label mass would be answered right more often.
+# Compare the upper and the lower half.
+# :::
+#
+# :::{solution} ex-policies-1
+# :label: sol-policies-1
+# :class: dropdown
+#
+# The halves hardly differ in mass to begin with. Label mass tells whether the format was understood; by
+# {prf:ref}`prp-label-mass` it is free of what is stated within the labels.
+# :::
+
+# %% tags=["hide-input"]
+mass = np.array(record["label_mass"])
+upper = mass >= np.median(mass)
+halves = pd.DataFrame(
+    {
+        half: {
+            "mean label mass": mass[rows].mean(),
+            "accuracy": right("letter")[rows].mean(),
+        }
+        for half, rows in (("upper half", upper), ("lower half", ~upper))
+    }
+).T
+assert upper.sum() == len(mass) // 2
+halves.round(3)
+
+# %% [markdown]
+# :::{exercise} Take the letters' prior off
+# :label: ex-policies-2
+#
+# Estimate the preference for places as the mean of $\log p$ at each place over the first half of the questions (given
+# order only), subtract it on the second half, and renormalise. Compare accuracy and Brier score there.
+# :::
+#
+# :::{solution} ex-policies-2
+# :label: sol-policies-2
+# :class: dropdown
+#
+# The options always stand in the same order here, so place and option cannot be told apart: the subtraction also
+# removes how common each kind of answer is. It costs no extra forward pass, which six orders do.
+# :::
+
+# %% tags=["hide-input"]
+log_p = np.log(answers["letter"])
+half = len(y) // 2
+prior = log_p[:half].mean(0)
+corrected = softmax(log_p[half:] - prior, axis=1)
+compared = {}
+for text, p in (
+    ("as read", answers["letter"][half:]),
+    ("prior off", corrected),
+):
+    compared[text] = {
+        "accuracy": (p.argmax(1) == y[half:]).mean(),
+        "Brier": brier(p, y[half:]).mean(),
+    }
+assert np.abs(logsumexp(log_p, axis=1)).max() < 1e-9
+pd.DataFrame(compared).T.round(3)
+
+# %% [markdown]
+# :::{exercise} Can a temperature save it?
+# :label: ex-policies-3
+#
+# Fit a temperature for the letter readout on the first half, by Brier score, and apply it to the second. Which
+# temperature comes out, and what does it mean when the Brier score ends near that of "always 1/6"?
+# :::
+#
+# :::{solution} ex-policies-3
+# :label: sol-policies-3
+# :class: dropdown
+#
+# A temperature keeps the order of the options, so accuracy stays. Driven to flatten everything, it says
+# that confidence carried no information: the honest answer of such a policy is "I do not know". Calibration can be
+# had without knowledge, and {doc}`02_calibration` is about that.
+# :::
+
+# %% tags=["hide-input"]
+fitted = fit_temperature(log_p[:half], y[:half], "brier")
+cooled = fitted.apply(log_p[half:])
+print(f"T = {fitted.value:.3g}")
+print(
+    f"Brier as read {brier(answers['letter'][half:], y[half:]).mean():.3f}"
+)
+print(f"Brier at T    {brier(cooled, y[half:]).mean():.3f}")
+print(f"always 1/6    {5 / 6:.3f}")
+assert (cooled.argmax(1) == log_p[half:].argmax(1)).all()
+
+# %% [markdown]
+# :::{exercise} Train a head and break its symmetry
+# :label: ex-policies-4
+#
+# Train a head on 500 labels and ask it the test questions in reversed order. Do its answers change by more than
+# rounding? Now replace each option by its letter, "A" to "F", in both orders. What has become of the symmetry, and of
+# the accuracy?
+# :::
+#
+# :::{solution} ex-policies-4
+# :label: sol-policies-4
+# :class: dropdown
+#
+# Not at all; the symmetry is in the architecture. A head that is shown letters for options is just as symmetric in
+# *letters*, so it follows the letter and not what it stands for: with the order reversed, "A" means another option
+# and the head is wrong where it was right.
+# :::
+
+# %% tags=["hide-input"]
+learn, test = load_items("trec", "train")[:500], load_items("trec", "test")
+encoder = Encoder.load()
+letters = tuple("ABCDEF")
+
+
+def asks(
+    rows: list, names: tuple[str, ...] = options, turn: int = 1
+) -> list:
+    """Items with options called `names`, listed forwards or backwards."""
+    shown = tuple(names[::turn])
+    return [(i.state, replace(i.question, options=shown)) for i in rows]
+
+
+labels_500 = np.array([i.label for i in learn])
+truth = np.array([i.label for i in test])
+outcome = {}
+for text, names_shown in (("names", options), ("letters", letters)):
+    head = DecisionHead(encoder)
+    prepared = head.prepare(asks(learn, names_shown))
+    env = LabelledEnv(np.eye(6, dtype=int)[labels_500], seed)
+    config = TrainConfig(1e-3, outcomes=2500, outcomes_per_step=20)
+    train(head, prepared, np.arange(500), env, ARMS["nll"], config, seed)
+    given = predict(head, head.prepare(asks(test, names_shown)))
+    # Letters keep their places when what they stand for is reversed.
+    turned = names_shown if text == "letters" else options[::-1]
+    back = predict(head, head.prepare(asks(test, turned)))[:, ::-1]
+    outcome[text] = {
+        "right": (given.argmax(1) == truth).mean(),
+        "right, reversed": (back.argmax(1) == truth).mean(),
+        "moved": np.abs(given - back).max(),
+    }
+assert outcome["names"]["moved"] < 1e-5
+assert (
+    outcome["names"]["right"] > 0.65 and outcome["letters"]["right"] > 0.65
+)
+assert outcome["letters"]["right, reversed"] < 0.35
+print("names: symmetric; letters: right in one order, wrong in the other")
+
+# %% [markdown]
+# ## Further reading
+#
+# {cite:t}`zheng2024` on letters and their prior, with a remedy that needs few permutations; {cite:t}`robinson2023`
+# for letters over verbatim scoring in large models; {cite:t}`holtzman2021` on why the likeliest string is not the best answer;
+# {cite:t}`zhao2021` on calibrating a prompt before use. The theory of symmetric heads is {doc}`07_plackett_luce`. The same
+# policies answer several questions about one text in {doc}`30_ask`.
