@@ -325,7 +325,8 @@ for name, stated in (("honest", v), ("inflated", boast)):
     acts = stated >= 1 - alpha
     found = (1 - c[acts]).mean()
     error = math.sqrt(found * (1 - found) / acts.sum())
-    print(f"{name:8} act on {acts.mean():.2f}, wrong {found:.4f} ± {error:.4f}")
+    line = f"act on {acts.mean():.2f}, wrong {found:.4f} ± {error:.4f}"
+    print(f"{name:8} {line}")
 print(f"oracle   act on {oracle:.2f}, wrong {alpha:.4f}")
 
 # %% tags=["remove-cell"]
@@ -452,14 +453,17 @@ cut = [np.sort(x[0])[::-1] for x in sets]
 last = [max(round(k * n_cal) - 1, 0) for k in lucky]
 lucky = np.sqrt([2 * (1 - a[i]) for a, i in zip(cut, last, strict=True)])
 strict_share = math.sqrt(2 * alpha)
+rules = {
+    "act from .95": np.full(draws, strict_share),
+    "lowest that looks good": lucky,
+    "tested": tested,
+}
 pd.DataFrame(
     {
-        "exceeds α": [0, (lucky**2 / 6 > alpha).mean(), (tested**2 / 6 > alpha).mean()],
-        "share acted on": [strict_share, lucky.mean(), tested.mean()],
-        "of the oracle's": np.array([strict_share, lucky.mean(), tested.mean()])
-        / oracle,
-    },
-    index=["act from .95", "lowest that looks good", "tested"],
+        "exceeds": {k: (x**2 / 6 > alpha).mean() for k, x in rules.items()},
+        "share acted on": {k: x.mean() for k, x in rules.items()},
+        "of oracle's": {k: x.mean() / oracle for k, x in rules.items()},
+    }
 ).round(3)
 
 # %% mystnb={"figure": {"caption": "True error among acts over {res}`31_gates:sim.draws:,` calibration sets of {res}`31_gates:sim.n:,` rows. The lowest threshold that looks good breaks the rule (dotted) about every other time, the tested one in {res}`31_gates:sim.exceed_share:.1%`; .95 never, and leaves the work undone.", "name": "fig-gates-promise"}, "image": {"alt": "Two histograms of true error. The red one, lowest threshold that looks good, is centred on the dotted line at 0.05. The blue one, tested thresholds, lies mostly between 0.03 and 0.05 with about a twelfth beyond. A grey line at 0.017 marks the threshold 0.95."}} tags=["hide-input"]
@@ -479,7 +483,7 @@ _ = ax.set(xlabel="true error among acts", ylabel="calibration sets")
 by_size = {}
 for level in (0.02, 0.05, 0.1):
     for size in (200, 500, 1000, 2000, 4000):
-        got = [act_on(learn_then_test(*world(rng, size), level).gate) for _ in range(200)]
+        got = [act_on(learn_then_test(*world(rng, size), level).gate) for _ in range(100)]
         by_size[level, size] = np.mean(got) / math.sqrt(6 * level), np.mean(np.equal(got, 0))
 save_numbers(
     "31_gates",
@@ -509,12 +513,15 @@ save_numbers(
 # {res}`31_gates:sim.exceed` of {res}`31_gates:sim.draws:,` sets broke the rule (130 is the 99.9 % quantile if the chance were exactly
 # $\delta$), and the tested gate did {res}`31_gates:sim.of_oracle:.0%` of what the oracle could. The naive one, in the one case where
 # it is safe, did {res}`31_gates:sim.strict_of_oracle:.0%`. What does a promise cost at other sizes? Share of the oracle's, mean over
-# 200 calibration sets:
+# 100 calibration sets:
 
 # %%
 sizes = sorted({k for _, k in by_size})
 pd.DataFrame(
-    {f"error {a:g}": [by_size[a, k][0] for k in sizes] for a in (0.02, 0.05, 0.1)},
+    {
+        f"error {a:g}": [by_size[a, k][0] for k in sizes]
+        for a in (0.02, 0.05, 0.1)
+    },
     index=pd.Index([f"{k:,}" for k in sizes], name="rows"),
 ).round(2)
 
@@ -538,7 +545,7 @@ for arm in ("rlcd", "rlvr"):
 # %% [markdown]
 # The interval (95 %) is for the share of new texts that *this* gate will act on. Since the threshold was chosen on the same rows, it is a band that holds
 # for all thresholds at once, half width $\sqrt{\ln(2/.05)/(2n)}$ {cite:p}`massart1990`. All arms, ten seeds, error among acts promised with
-# $\delta = .1$; below each share the true error on the other half:
+# $\delta = .1$: mean share with its interval over seeds (cut at 0), then the true error on the other half, over the gates that act:
 
 # %%
 allowed = (0.2, 0.15, 0.1)
@@ -555,16 +562,19 @@ result = {key: np.array(value) for key, value in result.items()}
 
 
 def shown(key):
-    """Mean share with its t-interval; mean true error of the gates that act."""
+    """Mean share with interval; mean true error of the gates that act."""
     share, error = result[key].T
-    line = f"{seed_interval(share):.2f}"
+    mean = seed_interval(share)
+    line = f"{mean.estimate:.2f} [{max(mean.low, 0):.2f}, {mean.high:.2f}]"
     acting = np.isfinite(error)
     return f"{line}; {error[acting].mean():.3f}" if acting.any() else line
 
 
 pd.DataFrame(
     {
-        f"at most {a:g}": {plots.ARM_STYLE[k].label: shown((k, a)) for k in BANDIT_ARMS}
+        f"at most {a:g}": {
+            plots.ARM_STYLE[k].label: shown((k, a)) for k in BANDIT_ARMS
+        }
         for a in allowed
     }
 )
@@ -603,6 +613,53 @@ save_numbers(
     },
 )
 
+# Another draw of halves and verdicts moves all arms at once: ten more.
+stated_ = {a: [store.predictions(by_run[a, k]) for k in range(10)] for a in ("rlcd", "rlvr")}
+again = {(a, level): [] for a in stated_ for level in allowed}
+broken: list[list[float]] = []
+for draw in range(10):
+    rng_ = np.random.default_rng(100 + draw)
+    broken.append([])
+    part = rng_.permutation(len(films)) < len(films) // 2
+    heard = (raters.cumsum(1) < rng_.random((len(films), 1))).sum(1)
+    for a, predictions in stated_.items():
+        got = {level: [] for level in allowed}
+        for p_ in predictions:
+            best = p_.argmax(1)
+            top = p_[rows, best]
+            ok = (heard == best).astype(float)
+            for level in allowed:
+                found = learn_then_test(top[part], ok[part], level)
+                got[level].append(found.accepted / found.n)
+                acts = found.gate.acts(top) & ~part
+                if acts.any():
+                    broken[-1].append(1 - raters[rows, best][acts].mean() > level)
+        for level in allowed:
+            again[a, level].append(np.mean(got[level]))
+again = {k: np.array(x) for k, x in again.items()}
+rate = seed_interval([np.mean(x) for x in broken])
+save_numbers(
+    "31_gates",
+    {
+        "again": {
+            a: {
+                key[level]: {
+                    "share": float(again[a, level].mean()),
+                    "range": [float(again[a, level].min()), float(again[a, level].max())],
+                }
+                for level in allowed
+            }
+            for a in stated_
+        },
+        "again_wins": {
+            key[level]: int((again["rlcd", level] > again["rlvr", level]).sum())
+            for level in allowed
+        },
+        "again_broken": rate.estimate,
+        "again_broken_interval": [max(rate.low, 0.0), rate.high],
+    },
+)
+
 # %% [markdown]
 # - **The promise holds for every arm, calibrated or not.** Of {res}`31_gates:gates_acting` gates that act,
 #   {res}`31_gates:gates_over` err more than promised on the other half. (They share one calibration draw, so they are one
@@ -610,8 +667,15 @@ save_numbers(
 # - **What honest training buys is not safety but work done.** RLCD may automate {res}`31_gates:gain.0_2:.2f`
 #   {res}`31_gates:gain_interval.0_2:.2f` more of all texts than RLVR at .2 and {res}`31_gates:gain.0_15:.2f` {res}`31_gates:gain_interval.0_15:.2f`
 #   more at .15 (95 % over seeds), because it *orders* them better. Verdict NLL does as well as RLCD or better, once more.
-# - **At .1 no arm has much to offer.** Gates stay shut in {res}`31_gates:table.rlcd.0_1.never` of ten seeds for RLCD and in
-#   {res}`31_gates:table.rlvr.0_1.never` for RLVR. People disagree too much about films for a thousand verdicts to show more.
+# - **At .1 no arm has much to offer.** RLCD may act on {res}`31_gates:table.rlcd.0_1.share:.2f`; for RLVR
+#   {res}`31_gates:table.rlvr.0_1.never` of ten gates stay shut. People disagree about films, and a thousand verdicts show no more.
+# - **One calibration draw is one draw.** The intervals above are over training seeds. Ten other halves with other verdicts give RLCD a mean
+#   share of {res}`31_gates:again.rlcd.0_2.share:.2f` (draws from {res}`31_gates:again.rlcd.0_2.range:.2f`) at .2 and
+#   {res}`31_gates:again.rlcd.0_1.share:.2f` ({res}`31_gates:again.rlcd.0_1.range:.2f`) at .1; RLVR
+#   {res}`31_gates:again.rlvr.0_2.share:.2f` and {res}`31_gates:again.rlvr.0_1.share:.2f`. RLCD is ahead in
+#   {res}`31_gates:again_wins.0_2`, {res}`31_gates:again_wins.0_15` and {res}`31_gates:again_wins.0_1` of the ten at .2, .15 and .1, and
+#   of the gates that act the share {res}`31_gates:again_broken:.2f` {res}`31_gates:again_broken_interval:.2f` errs more than promised on the other
+#   half: about $\delta$, as it should be, but ten draws cannot tell it from twice that. The exact check is the world above.
 # - **RLVR's threshold cannot be read.** Seed 0 acts from {res}`31_gates:first.rlvr.act:.4f`, RLCD from
 #   {res}`31_gates:first.rlcd.act:.3f`. Whoever re-trains, rounds or displays such numbers with two digits loses the gate.
 #
@@ -681,6 +745,7 @@ p = store.predictions(by_run["rlcd", 0])
 inside = p >= split_conformal(p[cal], verdict[cal], error=0.2)
 left_out = 1 - (raters * inside).sum(1)
 single = inside.sum(1) == 1
+assert left_out[new & single].mean() > left_out[new].mean()
 summary = {"all": new, "one option": new & single, "several": new & ~single}
 pd.DataFrame(
     {
@@ -697,7 +762,7 @@ save_numbers(
 
 # %% [markdown]
 # The promise, {res}`31_gates:sets.all:.3f` for .2, is an average. Where the set is a single option the raters' option is left out in
-# {res}`31_gates:sets.single:.3f` of cases: whether that is more or less than .2 is decided by the policy and not by the promise. (These are the least ambiguous sets of
+# {res}`31_gates:sets.single:.3f` of cases, more than promised for the average. (These are the least ambiguous sets of
 # {cite:t}`sadinle2019`; the tests compare them, set by set, with those of the library MAPIE.)
 #
 # ## What no gate can do
@@ -716,7 +781,8 @@ late = np.array(late)
 # Peeks: calibrate twenty times on fresh rows, keep the boldest gate.
 boldest = tested.reshape(-1, 20).max(1)
 trouble = {"as promised": tested**2 / 6, "shift": drifted}
-trouble |= {"wrong ones surface late": late**2 / 6, "boldest of 20": boldest**2 / 6}
+trouble["wrong ones surface late"] = late**2 / 6
+trouble["boldest of 20"] = boldest**2 / 6
 pd.DataFrame(
     {
         "true error": {k: x.mean() for k, x in trouble.items()},
@@ -751,11 +817,11 @@ save_numbers(
 #
 # - *A person is right.* The costs above say so. If people err at ten per cent, escalation has a risk as well, and the thresholds move.
 # - *Costs are known.* If they are not, no gate settles what a wrong act may cost; the tested threshold only says how often.
-# - *The plainer rule may do.* With tens of thousands of rows the lowest threshold that looks good and the tested one nearly coincide. What
-#   testing adds then is small.
+# - *The plainer rule may do.* With tens of thousands of rows the lowest threshold that looks good still breaks the rule every other time, but
+#   by very little. What testing adds then is small.
 # - *The order of confidences is all that LTT needs.* If the error among acts is the only use of a policy, the case for calibration is weak: RLVR with a tested gate
 #   lost {res}`31_gates:gain.0_2:.2f` of share at .2, not its safety. The case rests on costs, on joint decisions, and on numbers that people read.
-# - One task and one calibration draw: a second draw moves each share by some hundredths.
+# - *Another start.* Testing from the first tenth on is a choice made in the honest world above; where errors are rare, a lower start would pass more often.
 # :::
 #
 # ## Exercises
