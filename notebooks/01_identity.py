@@ -61,7 +61,7 @@ if "google.colab" in sys.modules:
 profile = "auto"
 seed = 0
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-identity-fields", "caption": "Each point is a distribution over three options; the star is the truth, {res}`01_identity:q_text`. Left: the expected direction of RLCD, over contours of the expected Brier score, which are circles about the truth. Right: the expected direction of RLVR ($r = c$), over contours of expected accuracy, which are straight lines. The truth is a place that RLVR passes on its way to a corner."}, "image": {"alt": "Two triangles of probability distributions over options A, B and C with a star at the true distribution. Left, RLCD: arrows from everywhere point to the star and cross circles centred on it. Right, RLVR: arrows from everywhere point to corner A, across parallel straight contours, past the star."}}
+# %% mystnb={"figure": {"caption": "Each point is a distribution over three options; the star is the truth, {res}`01_identity:q_text`. Left: the expected direction of RLCD, over contours of the expected Brier score, which are circles about the truth. Right: the expected direction of RLVR ($r = c$), over contours of expected accuracy, which are straight lines. The truth is a place that RLVR passes on its way to a corner.", "name": "fig-identity-fields"}, "image": {"alt": "Two triangles of probability distributions over options A, B and C with a star at the true distribution. Left, RLCD: arrows from everywhere point to the star and cross circles centred on it. Right, RLVR: arrows from everywhere point to corner A, across parallel straight contours, past the star."}} tags=["hide-input"]
 import numpy as np
 import pandas as pd
 import sympy
@@ -304,7 +304,7 @@ worked = {"p": p, "worked": steps.sum(0), "reward": reward}
 save_numbers("01_identity", {k: v.tolist() for k, v in worked.items()})
 table.map(lambda v: "" if np.isnan(v) else f"{v:.4f}")
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-identity-sum", "caption": "The worked value as a sum of arrows in the plane of logits; the compass says which option a direction raises. Each blue arrow is what one action contributes on average; laid head to tail they end where the Brier gradient points (grey)."}, "image": {"alt": "Three blue arrows laid head to tail from a common origin. Taking A, which is right, points towards corner A. Taking B, wrong, points away from B. Taking C, wrong and stated at 0.665, is the longest and points away from C. Their end is the tip of one grey arrow, minus one half of the Brier gradient."}}
+# %% mystnb={"figure": {"caption": "The worked value as a sum of arrows in the plane of logits; the compass says which option a direction raises. Each blue arrow is what one action contributes on average; laid head to tail they end where the Brier gradient points (grey).", "name": "fig-identity-sum"}, "image": {"alt": "Three blue arrows laid head to tail from a common origin. Taking A, which is right, points towards corner A. Taking B, wrong, points away from B. Taking C, wrong and stated at 0.665, is the longest and points away from C. Their end is the tip of one grey arrow, minus one half of the Brier gradient."}} tags=["hide-input"]
 fig, ax = plots.figure(height=3.4)
 line = {"angles": "xy", "scale_units": "xy", "scale": 1, "headwidth": 4.5}
 moves = plots.to_xy(steps.numpy())

@@ -59,7 +59,7 @@ if "google.colab" in sys.modules:
 profile = "auto"
 seed = 0
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "One question with three options, the truth gives option A a chance of {res}`11_four_things:q_a`. Each row is a recipe from the documents; the mark is the probability of A at which a tabular policy trained with it comes to rest, computed exactly. Dotted: the truth.", "name": "fig-four-ends"}, "image": {"alt": "Dot plot. Bandit RLCD, verdict log loss, composite score on the label, and log loss plus Brier on the label all end at the true 0.6. Outcome reward alone, and the answer of a stated-confidence model, end at 1. Standard-deviation-normalised RLCD ends at 1 as well."}}
+# %% mystnb={"figure": {"caption": "One question with three options, the truth gives option A a chance of {res}`11_four_things:q_a`. Each row is a recipe from the documents; the mark is the probability of A at which a tabular policy trained with it comes to rest, computed exactly. Dotted: the truth.", "name": "fig-four-ends"}, "image": {"alt": "Dot plot. Bandit RLCD, verdict log loss, composite score on the label, and log loss plus Brier on the label all end at the true 0.6. Outcome reward alone, and the answer of a stated-confidence model, end at 1. Standard-deviation-normalised RLCD ends at 1 as well."}} tags=["hide-input"]
 import numpy as np
 import pandas as pd
 import torch
@@ -220,7 +220,7 @@ pd.DataFrame({"chance": s, "RLCR, honest v": honest}).round(3)
 # **Should irrelevant options be irrelevant?** The essay predicts independence of irrelevant
 # alternatives and reads violations as a sign of joint encoding. eve-rlcd trains with "None of the
 # above", for which the *truth* violates it. *Verdict:* a head with that property by construction
-# cannot calibrate "None of the above" ({prf:ref}`thm-plackett-luce`).
+# cannot calibrate "None of the above" form by form ({prf:ref}`thm-plackett-luce`).
 #
 # **One Brier score or two?** The essay halves the sum over options so that two options give the
 # binary formula; eve-rlcd and this book do not. *Verdict:* a convention, but .27 and .13 are then

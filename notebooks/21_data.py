@@ -65,6 +65,7 @@ seed = 0
 
 # %% tags=["hide-input"]
 import json
+import textwrap
 from collections import Counter
 from dataclasses import replace
 
@@ -155,10 +156,10 @@ for ax, metric in zip(axes, ("accuracy", "ece"), strict=True):
     plots.note_ends(ax, ends)
 
 # %% [markdown]
-# ## One question, three times in one file
+# ## One question, five times in one file
 #
 # The policy reads a question and says what kind of answer it asks for. Here are the lines on which one
-# question of the file stands, with the part that a split of *rows* would put each into:
+# question of the file stands, with the part that a split of *rows* puts each into, and a split of *groups*:
 
 # %%
 trec = read_packaged(load_manifest("trec"))["all"]
@@ -169,7 +170,14 @@ by_row = split_by_group([item.id for item in trec], shares, seed)
 wanted = "How did serfdom develop in and then leave Russia ?"
 lines = [k for k, text in enumerate(texts) if text == wanted]
 print(wanted)
-pd.DataFrame({"line": lines, "row split": parts[by_row[lines]]})
+by_group = split_by_group([item.group for item in trec], shares, seed)
+pd.DataFrame(
+    {
+        "line": lines,
+        "row split": parts[by_row[lines]],
+        "group split": parts[by_group[lines]],
+    }
+)
 
 # %% [markdown]
 # Nobody corrupted this file. Its {res}`21_data:trec_rows` lines are five training sets laid end to end, and
@@ -286,7 +294,7 @@ for one, other in examples:
 #
 # In words: a pair leaks with probability $t$, and a group of five almost surely. The table counts leaks in a
 # row split of what each source holds, before anything is cleaned, and puts the formula beside it.
-# "Same text" counts verbatim repeats only; the rest is what a plain `drop_duplicates()` would miss.
+# "Text" counts verbatim repeats only; what "group" has above it, a plain `drop_duplicates()` would miss.
 
 
 # %%
@@ -324,8 +332,8 @@ for name in grouped_by:
             "rows": f"{len(data):,}",
             "groups": f"{len(sizes_of):,}",
             "largest group": max(sizes_of.values()),
-            "leaked, same text": f"{same:.3f}",
-            "leaked, same group": f"{whole:.3f}",
+            "leaked: text": f"{same:.3f}",
+            "leaked: group": f"{whole:.3f}",
             "formula": f"{formula / len(data):.3f}",
         }
     )
@@ -344,7 +352,7 @@ pd.DataFrame(rows).set_index("source")
 try:
     check_no_leak(texts, groups_of["trec"], by_row)
 except LeakError as error:
-    print(str(error))
+    print(textwrap.fill(str(error), 70))
 
 # %% [markdown]
 # ## What leaks do to a score
@@ -454,7 +462,7 @@ _ = ax.set(xlabel="epochs of training", ylabel="ECE-15")
 # %% [markdown]
 # A temperature that is fitted on leaked rows does not help: it finds nothing to mend. After the last epoch the
 # validation part of the row split asks for $T =$ {res}`21_data:temperature.rows:.2f`, that of the group split
-# for {res}`21_data:temperature.groups:.2f`. A threshold set on the first would be wrong by the difference.
+# for {res}`21_data:temperature.groups:.2f`. The first leaves most of the excess confidence in place.
 #
 # The next cell trains one epoch of the head on both splits now, with the seed of the parameters
 # cell, and compares with the record; sums round differently on other machines, so it allows .02.
@@ -472,7 +480,7 @@ for kind, names in {
 }.items():
     part = split_by_group(names, shares, seed)
     known, held = np.flatnonzero(part == 0), np.flatnonzero(part == 2)
-    # The first epoch of the recorded schedule: three quarters of it are warm-up.
+    # The first epoch of the recorded schedule: warm-up for three quarters.
     one = TrainConfig(
         learning_rate=1e-3,
         outcomes=len(known) // 64 * 64,
@@ -504,7 +512,7 @@ pd.DataFrame(checks).T
 def intraclass(
     values: np.ndarray, group: np.ndarray
 ) -> tuple[float, float]:
-    """Intra-class correlation (analysis of variance) and effective group size."""
+    """Intra-class correlation (from variances), effective group size."""
     _, code, m = np.unique(group, return_inverse=True, return_counts=True)
     means = np.bincount(code, values) / m
     n, k = len(values), len(m)
@@ -567,15 +575,15 @@ pd.DataFrame(snippets).T.round(2)
 # independent of all else makes NOTA's position uniform on $1..K$ in both cases. $\square$
 # :::
 #
-# `inject_nota` is the second way, with $a = .15$ and $b = .35$. Here is a policy that sees the number of
+# `inject_nota` does just that, with $a = .15$ and $b = .35$. Here is a policy that sees the number of
 # options and nothing else: it learns, for each number, how often NOTA was right on the training
-# questions that show it, and then says so on the test questions. Options were first thinned to between
-# two and six, so that $K$ varies:
+# questions that show it, and then says so on the test questions. Questions have all six options, or are
+# first thinned to between two and six, so that $K$ varies:
 
 
 # %%
 def append_nota(item: Item, rng: np.random.Generator) -> Item:
-    """The obvious way: as an extra option, or in the place of the right one."""
+    """The obvious way: an extra option, or in place of the right one."""
     draw = rng.random()
     if draw >= 0.5:
         return item
@@ -590,7 +598,7 @@ def append_nota(item: Item, rng: np.random.Generator) -> Item:
 
 
 def counts_only(train_items: list, test_items: list) -> dict[str, float]:
-    """Brier score of "NOTA is right": constant, and by the number of options."""
+    """Brier score of "NOTA is right": constant, and from counting."""
 
     def form(items: list) -> tuple[np.ndarray, np.ndarray]:
         shown = [i for i in items if NOTA in i.question.options]
@@ -660,7 +668,7 @@ _ = ax.set(
 
 # %%
 def next_rater(counts: np.ndarray) -> float:
-    """Chance that the majority of all raters but one agrees with that one."""
+    """Chance that the majority of the others agrees with a rater."""
     agree = np.zeros(len(counts))
     for option in range(counts.shape[1]):
         others = counts.copy()

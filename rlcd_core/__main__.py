@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,7 +19,22 @@ from rlcd_core.data.manifest import (
 )
 from rlcd_core.files import write_atomically
 
+
+
+class Commands(typer.core.TyperGroup):
+    """A reader's mistake or a machine's refusal is one line, not a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; sources and files that cannot be used end it with status 1."""
+        try:
+            return super().invoke(ctx)
+        except (SourceError, OSError) as error:
+            typer.echo(f"rlcd: {error}", err=True)
+            raise typer.Exit(1) from error
+
+
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Calibrated decisions from bandit feedback.",
@@ -58,6 +73,8 @@ def _one(name: str, fresh: bool, update_lock: bool) -> str:
 
 def _run(names: list[str], fresh: bool = False, update_lock: bool = False) -> None:
     """Do each source, say what became of it, and exit 1 if any failed."""
+    for name in names:
+        load_manifest(name)  # an unknown name is told before hours are spent on others
     failed, silent = [], set()
     for name in names:
         registry = load_manifest(name).registry
@@ -144,9 +161,9 @@ def runs(
     family: Annotated[
         str | None, typer.Argument(help="Family of runs; without it, list them.")
     ] = None,
-    jobs: Annotated[int, typer.Option(help="Worker processes.")] = 2,
+    jobs: Annotated[int, typer.Option(min=1, help="Worker processes.")] = 2,
     limit: Annotated[
-        int | None, typer.Option(help="Train at most this many missing runs.")
+        int | None, typer.Option(min=0, help="Train at most this many missing runs.")
     ] = None,
 ) -> None:
     """Train the runs of a family that have no record, and keep the records."""

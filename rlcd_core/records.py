@@ -127,10 +127,18 @@ class Store:
         self.scratch = self.root.parent / "_build" / "runs" / family
 
     def records(self) -> list[RunRecord]:
-        """All records, committed and finished, sorted by arm, key and seed."""
-        lines = self.path.read_text().splitlines() if self.path.exists() else []
-        texts = lines + [p.read_text() for p in sorted(self.scratch.glob("*.json"))]
-        found = {row.key: row for row in map(_parse, texts)}
+        """All records, committed and finished, sorted by arm, seed and key.
+
+        Raises
+        ------
+        ValueError
+            A record is cut short or lacks a field; names the file and the line.
+        """
+        # Split at "\n" alone: a name may hold other characters that end a line.
+        lines = self.path.read_text().split("\n") if self.path.exists() else []
+        texts = [(f"{self.path}, line {i}", t) for i, t in enumerate(lines, 1) if t]
+        texts += [(str(p), p.read_text()) for p in sorted(self.scratch.glob("*.json"))]
+        found = {row.key: row for row in (_parse(text, at) for at, text in texts)}
         return sorted(found.values(), key=lambda r: (r.arm, r.seed, r.key))
 
     def find(self, config: dict[str, Any]) -> RunRecord | None:
@@ -155,14 +163,23 @@ class Store:
         KeyError
             If the record was stored without predictions.
         """
+        wide = self._stored(record).astype(np.float64)
+        return wide / wide.sum(-1, keepdims=True)
+
+    def _stored(self, record: RunRecord) -> np.ndarray:
+        """The float16 values as they are kept."""
         loose = self.scratch / f"{record.key}.npy"
         if loose.exists():
-            stored = np.load(loose)
-        else:
-            with np.load(self.root / f"{self.family}.npz") as archive:
-                stored = archive[record.key]
-        wide = stored.astype(np.float64)
-        return wide / wide.sum(-1, keepdims=True)
+            return np.load(loose)
+        path = self.root / f"{self.family}.npz"
+        if path.exists():
+            with np.load(path) as archive:
+                if record.key in archive:
+                    return archive[record.key]
+        raise KeyError(
+            f"no predictions of arm {record.arm!r}, seed {record.seed} in {path}: "
+            "they were not kept, or the file is missing"
+        )
 
     def gather(self, keep: Iterable[str] | None = None) -> int:
         """Merge the scratch folder into the committed files; returns the record count.
@@ -179,8 +196,9 @@ class Store:
         arrays = {}
         for row in rows:
             try:
-                arrays[row.key] = self.predictions(row).astype(np.float16)
-            except (KeyError, FileNotFoundError):
+                # As stored: normalised again and rounded again, they would drift.
+                arrays[row.key] = self._stored(row)
+            except KeyError:
                 continue
         text = "".join(json.dumps(r.to_dict(), sort_keys=True) + "\n" for r in rows)
         if arrays:
@@ -203,8 +221,8 @@ def metric_values(
     Raises
     ------
     KeyError
-        If the arm has no record, or two records for one seed (another
-        configuration is mixed in).
+        If the arm has no record, two records for one seed (another configuration
+        is mixed in), or a record lacks the metric.
     """
     found = {}
     for record in records:
@@ -214,7 +232,14 @@ def metric_values(
                     f"arm {arm!r} has two records of seed {record.seed}; select one "
                     "configuration before comparing"
                 )
-            found[record.seed] = record.metrics[split][metric]
+            known = record.metrics.get(split, {})
+            if metric not in known:
+                raise KeyError(
+                    f"arm {arm!r}, seed {record.seed}: no metric {metric!r} of split "
+                    f"{split!r}; splits are {sorted(record.metrics)}, metrics there "
+                    f"{sorted(known)}"
+                )
+            found[record.seed] = known[metric]
     if not found:
         raise KeyError(f"no record of arm {arm!r}; run its family first")
     return np.array([found[seed] for seed in sorted(found)])
@@ -260,10 +285,22 @@ def save_numbers(chapter: str, numbers: dict[str, Any]) -> None:
     write_atomically(path, text.encode())
 
 
-def _parse(text: str) -> RunRecord:
-    row = json.loads(text)
-    row.pop("key")
-    return RunRecord(**row)
+def _parse(text: str, where: str) -> RunRecord:
+    try:
+        row = json.loads(text)
+        stated = row.pop("key")
+        record = RunRecord(**row)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"{where}: not a whole run record ({type(error).__name__}: {error}); "
+            "restore the file, or delete that record and run its family again"
+        ) from error
+    if stated != record.key:
+        raise ValueError(
+            f"{where}: the configuration was changed after the run (key {stated}, "
+            f"hash {record.key}); restore the file, or run the family again"
+        )
+    return record
 
 
 def _processor() -> str:

@@ -504,7 +504,8 @@ def composite_score(
     """``log * log p_y + spherical * p_y/||p|| - brier * Brier - rps * RPS``.
 
     Brier lies in [0, 2] here. ``log_spherical`` is (1, .5), ``nll_brier`` is (1, 0, 1).
-    The log part is unbounded: one confident error can dominate a batch (thm-clamp).
+    The log part is unbounded as a value: one confident error can dominate a batch's
+    mean, though not its gradient, at most sqrt(2) in the logits (thm-clamp).
     """
     parts = ((log, log_score), (spherical, spherical_score))
     parts += ((2 * brier, brier_score), (rps, rps_score))

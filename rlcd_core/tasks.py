@@ -263,7 +263,7 @@ def run(
     record = RunRecord(
         family=family,
         arm=arm.name,
-        seed=seed,
+        seed=int(seed),
         config=run_config(task, arm, config, seed, warmup, noise),
         metrics={
             "validation": evaluate(policy),
@@ -304,7 +304,7 @@ def run_config(
         "train": asdict(config),
         "warmup": asdict(warmup),
         "noise": asdict(noise),
-        "seed": seed,
+        "seed": int(seed),
     }
 
 

@@ -12,6 +12,7 @@ on the same machine.
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import math
 import time
@@ -312,8 +313,11 @@ def train(
     FloatingPointError
         If the loss stops being finite; names the arm and step.
     ValueError
-        If a checkpoint belongs to another run.
+        If there is no row to train on, or a checkpoint is damaged or belongs to
+        another run (arm, configuration, seed, rows, shapes or kind of environment).
     """
+    if not len(rows):
+        raise ValueError(f"arm {arm.name!r}: no row to train on; pass at least one")
     total = config.steps(arm.group_size)
     size = config.prompts_per_step(arm.group_size)
     objective = OBJECTIVES[arm.objective]
@@ -333,7 +337,7 @@ def train(
     averaged = [p.detach().clone() for p in parameters] if config.weight_average else []
     reference = copy.deepcopy(policy).eval() if arm.reference else None
     result = TrainResult()
-    identity = _identity(arm, config, seed)
+    identity = _identity(arm, config, seed, rows, parameters, env)
     if checkpoint is not None and checkpoint.exists():
         result = _restore(
             checkpoint, identity, parameters, averaged, optimiser, scaler, env
@@ -445,8 +449,27 @@ def _should_stop(evaluations: list[dict[str, float]], config: TrainConfig) -> bo
     return all(row["accuracy"] < floor for row in recent)
 
 
-def _identity(arm: Arm, config: TrainConfig, seed: int) -> str:
-    return json.dumps([asdict(arm), asdict(config), seed], sort_keys=True)
+def _identity(
+    arm: Arm,
+    config: TrainConfig,
+    seed: int,
+    rows: np.ndarray,
+    parameters: list[torch.Tensor],
+    env: Environment,
+) -> str:
+    order = hashlib.sha256(np.ascontiguousarray(rows, np.int64).tobytes()).hexdigest()
+    shapes = [list(p.shape) for p in parameters]
+    told = [int(seed), order, shapes, type(env).__name__]
+    return json.dumps([asdict(arm), asdict(config), *told], sort_keys=True)
+
+
+def _digest(tensors: dict[str, torch.Tensor]) -> str:
+    """SHA-256 over names and bytes: safetensors itself notices no changed value."""
+    total = hashlib.sha256()
+    for name in sorted(tensors):
+        flat = tensors[name].reshape(-1).view(torch.uint8)
+        total.update(name.encode() + flat.numpy().tobytes())
+    return total.hexdigest()
 
 
 def _save(
@@ -473,6 +496,7 @@ def _save(
         "result": json.dumps(asdict(result)),
     }
     copies = {name: value.contiguous().cpu() for name, value in tensors.items()}
+    note["sha256"] = _digest(copies)
     write_atomically(path, save(copies, metadata=note))
 
 
@@ -485,16 +509,27 @@ def _restore(
     scaler: torch.amp.GradScaler,
     env: Environment,
 ) -> TrainResult:
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
-    with safe_open(path, framework="pt") as file:
-        note = file.metadata()
-        if note.get("identity") != identity:
-            raise ValueError(
-                f"{path} is a checkpoint of another run (arm, configuration or seed "
-                "differ); delete it or choose another path"
-            )
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    try:
+        with safe_open(path, framework="pt") as file:
+            note = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(
+            f"{path} is no whole checkpoint ({error}); delete it and run again"
+        ) from error
+    if note.get("identity") != identity:
+        raise ValueError(
+            f"{path} is a checkpoint of another run (arm, configuration, seed, rows, "
+            "shapes or environment differ); delete it or choose another path"
+        )
+    found = _digest(tensors)
+    if note.get("sha256") != found:
+        raise ValueError(
+            f"{path} was changed after it was saved (sha256 {note.get('sha256')} "
+            f"stated, {found} found); delete it and run again"
+        )
     with torch.no_grad():
         for i, parameter in enumerate(parameters):
             parameter.copy_(tensors[f"p.{i}"])

@@ -416,6 +416,42 @@ def test_command_line(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(app, ["data", "mix", "x", "--preset", "odd"]).exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        ("data build nosuch", 1, "Unknown source 'nosuch'. Known sources"),
+        ("data verify trec nosuch", 1, "Unknown source 'nosuch'"),
+        ("data card --output {file}/card.md", 1, "{file}"),
+        ("runs nosuch", 2, "nosuch"),
+        ("runs rater_bandit --jobs 0", 2, "--jobs"),
+        ("runs rater_bandit --limit -1", 2, "--limit"),
+        ("data mix", 2, "output"),
+        ("nosuch", 2, "nosuch"),
+    ],
+)
+def test_misuse_of_the_command_line_is_no_traceback(
+    small: Path, arguments: str, status: int, message: str
+) -> None:
+    file = small / "file"
+    file.write_text("where a folder should be")
+    words = [word.format(file=file) for word in arguments.split()]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == status and isinstance(result.exception, SystemExit)
+    shown = result.output + result.stderr
+    assert message.format(file=file) in shown and "Traceback" not in shown
+
+
+def test_a_cache_that_is_a_file_is_told(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (small / "file").write_text("")
+    monkeypatch.setenv("RLCD_CACHE", str(small / "file"))
+    for words in (["data", "list"], ["data", "build", "trec"]):
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 1 and isinstance(result.exception, SystemExit)
+        assert str(small / "file") in result.output + result.stderr
+
+
 @pytest.mark.data
 @pytest.mark.parametrize("name", ["amazon", "trec", "sms_spam", "triage", "tweets"])
 def test_real_builds_equal_the_lock(name: str) -> None:

@@ -96,6 +96,11 @@ def test_named_questions_and_derived_outcome(tmp_path: Path) -> None:
         ("2026-01-02T03:04:05+00:00", "yesterday", "yesterday"),
         ('"[""billing"", ""security""]"', '"[""billing""]"', "at least 2"),
         ("choice", "tick", "kind is 'tick'"),
+        ('"late, again"', "   ", "state: it is empty"),
+        ('"[""billing"", ""security""]"', "5", "options '5': write a JSON list"),
+        ('"[""billing"", ""security""]"', "null", "write a JSON list"),
+        ('"[""billing"", ""security""]"', "[billing", "write a JSON list"),
+        ('"[""billing"", ""security""]"', '"{""a"": 1}"', "write a JSON list"),
     ],
 )
 def test_faults_name_row_and_mend(
@@ -105,6 +110,49 @@ def test_faults_name_row_and_mend(
     with pytest.raises(LogError) as caught:
         list(read_log(path))
     assert "log.csv, row 1" in str(caught.value) and message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"options": 5}, "options 5: write a JSON list"),
+        ({"question": ["Q"]}, "must be text or a name"),
+        ({"state": {}}, "state: it is empty"),
+        ({"state": 5}, "cannot be rendered"),
+        ({"probabilities": 0.5}, "write a JSON list"),
+        ({"probabilities": [None, 1]}, "probability None is no number"),
+        ({"probabilities": [-0.5, 1.5]}, ">= 0, and sum to 1"),
+        ({"probabilities": []}, "write a JSON list|one per option"),
+    ],
+)
+def test_faults_of_json_lines_name_the_row(
+    tmp_path: Path, change: dict[str, object], message: str
+) -> None:
+    row = {"id": 1, "state": "s", "question": "Q", "options": ["x ", "y"], "label": "x"}
+    path = tmp_path / "log.jsonl"
+    path.write_text("\n" + json.dumps(row) + "\n")
+    assert next(read_log(path)).label == 0  # outer spaces of an option do not count
+    path.write_text(json.dumps({**row, **change}))
+    with pytest.raises(LogError, match=f"log.jsonl, row 1 .*({message})"):
+        list(read_log(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.jsonl", b'{"id": 1', "a.jsonl, row 1: cannot be read"),
+        ("a.jsonl", b"[1]\n", "a.jsonl, row 1: .*no JSON object"),
+        ("a.csv", f"{HEAD}\n{GOOD[1]}".encode("utf-16"), "save the file as UTF-8"),
+        ("a.csv", f"{HEAD}\ncaf\xe9".encode("latin-1"), "save the file as UTF-8"),
+        ("a.parquet", b"no parquet", "a.parquet, row 1: cannot be read"),
+    ],
+)
+def test_a_damaged_file_is_named(
+    tmp_path: Path, name: str, data: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(LogError, match=message):
+        list(read_log(tmp_path / name))
 
 
 def test_duplicate_id_and_unknown_format(tmp_path: Path) -> None:

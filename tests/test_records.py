@@ -5,7 +5,14 @@ import json
 import numpy as np
 import pytest
 
-from rlcd_core.records import RunRecord, Store, config_hash, save_numbers, thin
+from rlcd_core.records import (
+    RunRecord,
+    Store,
+    config_hash,
+    metric_values,
+    save_numbers,
+    thin,
+)
 
 
 def record(seed: int, arm: str = "rlcd") -> RunRecord:
@@ -35,8 +42,10 @@ def test_store_finds_by_configuration_and_gathers(tmp_path) -> None:
     # float16 holds 11 bits: relative error below 2^-11, renormalised.
     np.testing.assert_allclose(fresh.predictions(record(1)), p, rtol=1e-3)
     np.testing.assert_allclose(fresh.predictions(record(1)).sum(-1), 1)
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match="no predictions of arm 'rlcd', seed 0"):
         fresh.predictions(record(0))
+    with pytest.raises(KeyError, match="file is missing"):
+        Store("other", tmp_path / "results").predictions(record(0))
 
 
 def test_gather_keeps_only_what_is_asked(tmp_path) -> None:
@@ -48,6 +57,46 @@ def test_gather_keeps_only_what_is_asked(tmp_path) -> None:
     assert store.gather(keep=[record(1).key, record(7).key]) == 2
     assert [r.seed for r in store.records()] == [1, 7]
     np.testing.assert_allclose(store.predictions(record(1)), np.eye(2))
+
+
+def test_gathering_again_changes_no_byte(tmp_path) -> None:
+    # Thirds in float16 do not sum to 1: normalised and rounded again, they drift.
+    p = np.random.default_rng(0).dirichlet(np.full(3, 0.3), 4000)
+    Store("toy", tmp_path / "results").add(record(0), p)
+    found = []
+    for _ in range(3):
+        Store("toy", tmp_path / "results").gather()
+        found.append((tmp_path / "results" / "toy.npz").read_bytes())
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda row: row.pop("metrics"), "metrics"),
+        (lambda row: row.pop("key"), "key"),
+        (lambda row: row.update(odd=1), "odd"),
+        (lambda row: row["config"].update(seed=9), "changed after the run"),
+    ],
+)
+def test_damaged_records_name_file_and_line(tmp_path, change, reason) -> None:
+    rows = [record(0).to_dict(), record(1).to_dict()]
+    change(rows[1])
+    path = tmp_path / "toy.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(ValueError, match=f"toy.jsonl, line 2: .*{reason}"):
+        Store("toy", tmp_path).records()
+    path.write_text(json.dumps(rows[0])[:60])
+    with pytest.raises(ValueError, match="line 1: not a whole run record"):
+        Store("toy", tmp_path).records()
+
+
+def test_a_missing_metric_says_what_there_is() -> None:
+    assert metric_values([record(0)], "rlcd", "brier").tolist() == [0.25]
+    with pytest.raises(KeyError, match="no metric 'ece' of split 'test'.*brier"):
+        metric_values([record(0)], "rlcd", "ece")
+    with pytest.raises(KeyError, match="split 'val'"):
+        metric_values([record(0)], "rlcd", "brier", "val")
 
 
 def test_hash_ignores_order_but_no_value() -> None:

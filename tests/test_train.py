@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save
 
 from rlcd_core.arms import ARMS
-from rlcd_core.env import LabelledEnv, RaterEnv
+from rlcd_core.env import Flip, LabelledEnv, RaterEnv
 from rlcd_core.policy import TabularPolicy, predict
 from rlcd_core.rewards import OBJECTIVES, Feedback
 from rlcd_core.schema import Choice
@@ -204,6 +205,62 @@ def test_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     trained(ARMS["rlcd"], config, checkpoint=path)
     with pytest.raises(ValueError, match="another run"):
         trained(ARMS["rlvr"], config, checkpoint=path)
+    with pytest.raises(ValueError, match="another run"):
+        trained(ARMS["rlcd"], replace(config, clip=2.0), checkpoint=path)
+    for items, rows, env in (
+        (ITEMS, np.arange(2), RaterEnv(Q, 0)),  # other rows
+        (ITEMS[:2], np.arange(2), RaterEnv(Q[:2], 0)),  # another shape
+        (ITEMS, ROWS, Flip(RaterEnv(Q, 0), 0.1, 0)),  # another environment
+    ):
+        policy = TabularPolicy(items)
+        with pytest.raises(ValueError, match="another run"):
+            train(
+                policy,
+                policy.prepare(items),
+                rows,
+                env,
+                ARMS["rlcd"],
+                config,
+                0,
+                checkpoint=path,
+            )
+        assert not policy.logits.any()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda data: data[: len(data) // 2], "no whole checkpoint"),
+        (lambda data: b"", "no whole checkpoint"),
+        (lambda data: save({"w": torch.zeros(2)}), "another run"),
+        (lambda data: data[:-1] + bytes([data[-1] ^ 1]), "changed after it was saved"),
+    ],
+)
+def test_damaged_checkpoint_is_named(tmp_path: Path, damage, message: str) -> None:
+    path = tmp_path / "run.safetensors"
+    config = replace(CONFIG, outcomes=240, checkpoint_every=5)
+    trained(ARMS["rlcd"], config, checkpoint=path)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ValueError, match=f"run.safetensors.*{message}"):
+        trained(ARMS["rlcd"], config, checkpoint=path)
+
+
+def test_numpy_seeds_are_seeds_and_no_row_is_an_error() -> None:
+    config = replace(CONFIG, outcomes=240)
+    one, _ = trained(ARMS["rlcd"], config, seed=np.int64(1))
+    assert torch.equal(one.logits, trained(ARMS["rlcd"], config, seed=1)[0].logits)
+    policy = TabularPolicy(ITEMS)
+    none = np.array([], dtype=int)
+    with pytest.raises(ValueError, match="no row to train on"):
+        train(
+            policy,
+            policy.prepare(ITEMS),
+            none,
+            RaterEnv(Q, 0),
+            ARMS["rlcd"],
+            config,
+            0,
+        )
 
 
 def test_stop_rule_needs_three_bad_evaluations_in_a_row() -> None:

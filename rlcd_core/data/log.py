@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from rlcd_core.schema import Question, SchemaError, make_question
+from rlcd_core.schema import Question, SchemaError, make_question, render_state
 
 COLUMNS = (
     "id state question options type action outcome label propensity probabilities "
@@ -64,7 +64,10 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
             with path.open(encoding="utf-8-sig") as handle:
                 for line in handle:
                     if line.strip():
-                        yield json.loads(line)
+                        row = json.loads(line)
+                        if not isinstance(row, dict):
+                            raise LogError(f"{line.strip()[:60]} is no JSON object")
+                        yield row
         case ".parquet":
             import pyarrow.parquet as parquet
 
@@ -73,6 +76,28 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
                     yield from batch.to_pylist()
         case suffix:
             raise LogError(f"{path}: {suffix!r} is no log; use csv, jsonl, parquet")
+
+
+def _numbered(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Raw rows from 1; what stops the reading names the row that it stopped at."""
+    rows = _rows(path)
+    number = 1
+    while True:
+        try:
+            row = next(rows, None)
+        except UnicodeDecodeError as error:
+            raise LogError(f"{path.name}: {error}; save the file as UTF-8.") from error
+        except LogError as error:
+            raise LogError(f"{path.name}, row {number}: {error}.") from error
+        except (ValueError, csv.Error) as error:  # JSON, CSV and Parquet at fault
+            raise LogError(
+                f"{path.name}, row {number}: cannot be read ({error}); mend that row, "
+                "or write the file again."
+            ) from error
+        if row is None:
+            return
+        yield number, row
+        number += 1
 
 
 def _known(value: Any) -> bool:
@@ -87,31 +112,41 @@ def _number(name: str, value: Any) -> float:
         raise LogError(f"{name} {value!r} is no number") from None
 
 
+def _listed(name: str, value: Any) -> list[Any]:
+    """A list from a JSON text or from the file itself; an object has no order."""
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        found = None
+    if not isinstance(found, list):
+        raise LogError(f'{name} {value!r}: write a JSON list, such as ["a", "b"]')
+    return found
+
+
 def _parse(row: Mapping[str, Any], questions: Mapping[str, Question]) -> Decision:
     told = {key: row[key] for key in COLUMNS if key in row and _known(row[key])}
     for needed in ("id", "state", "question"):
         if needed not in told:
             raise LogError(f"no {needed}: fill that column")
+    if not isinstance(told["question"], str):
+        raise LogError(f"question {told['question']!r} must be text or a name")
+    render_state(told["state"])  # blank, or what JSON cannot hold
     if told["question"] in questions and "options" not in told:
         question = questions[told["question"]]
     else:
         parts = {"kind": told.get("type", "choice"), "text": told["question"]}
         if "options" in told:
-            options = told["options"]
-            parts["options"] = (
-                json.loads(options) if isinstance(options, str) else list(options)
-            )
+            parts["options"] = _listed("options", told["options"])
         question = make_question(parts)
 
     def index(name: str) -> int | None:
         if name not in told:
             return None
         value = str(told[name]).strip()
-        if value not in question.options:
-            raise LogError(
-                f"{name} {value!r} is none of the options {list(question.options)}"
-            )
-        return question.options.index(value)
+        options = [option.strip() for option in question.options]
+        if value not in options:
+            raise LogError(f"{name} {value!r} is none of the options {options}")
+        return options.index(value)
 
     action, label = index("action"), index("label")
     outcome = _number("outcome", told["outcome"]) if "outcome" in told else None
@@ -128,9 +163,12 @@ def _parse(row: Mapping[str, Any], questions: Mapping[str, Question]) -> Decisio
         )
     p = told.get("probabilities")
     if p is not None:
-        p = tuple(float(x) for x in (json.loads(p) if isinstance(p, str) else p))
-        if len(p) != len(question.options) or not math.isclose(sum(p), 1, abs_tol=1e-3):
-            raise LogError(f"probabilities {p} must be one per option and sum to 1")
+        p = tuple(_number("probability", x) for x in _listed("probabilities", p))
+        whole = math.isclose(sum(p), 1, abs_tol=1e-3) and min(p) >= 0
+        if len(p) != len(question.options) or not whole:
+            raise LogError(
+                f"probabilities {p} must be one per option, >= 0, and sum to 1"
+            )
 
     def moment(name: str) -> datetime | None:
         value = told.get(name)
@@ -177,16 +215,19 @@ def read_log(
     LogError
         Names the file, the row (from 1, without the header), its id, and the mend:
         a missing column, an unknown option, an outcome other than 0, 1 or empty, a
-        propensity outside (0, 1], a duplicate id, a time that is not ISO 8601.
+        propensity outside (0, 1], a duplicate id, a time that is not ISO 8601, a
+        line that is no JSON object, bytes that are not UTF-8, a damaged file.
     """
     seen: set[bytes] = set()
-    for number, row in enumerate(_rows(path), start=1):
-        where = f"{path.name}, row {number} (id {row.get('id')!r})"
+    for number, row in _numbered(Path(path)):
+        where = f"{Path(path).name}, row {number} (id {row.get('id')!r})"
         try:
             decision = _parse(row, questions or {})
         except (LogError, SchemaError, ValueError) as error:
             raise LogError(f"{where}: {error}.") from error
-        digest = hashlib.blake2b(decision.id.encode(), digest_size=16).digest()
+        # A lone surrogate in an id has no UTF-8 form and must not stop the reading.
+        told = decision.id.encode(errors="surrogatepass")
+        digest = hashlib.blake2b(told, digest_size=16).digest()
         if digest in seen:
             raise LogError(f"{where}: an earlier row has this id; make ids unique.")
         seen.add(digest)
