@@ -30,7 +30,7 @@
 # giving it away, and test a policy against a posterior that is known.
 #
 # **Running time.** About a quarter of a minute on a CPU once texts and embeddings are cached; a first run
-# embeds 5,381 questions, half a minute more. No GPU is used.
+# embeds {res}`21_data:trec_different` questions, half a minute more. No GPU is used.
 
 # %% tags=["remove-cell"]
 # Set-up: on Colab this fetches the book; elsewhere it does nothing.
@@ -635,7 +635,7 @@ for text, subset in (("six options", None), ("two to six", (2, 6))):
 pd.DataFrame(scheme).T.round(3)
 
 # %% [markdown]
-# The two Brier columns are those of the event "NOTA is right" (half scale, 0 to 1). Appended to six
+# The two policy columns are the mean squared error $(p - y)^2$ of the event "NOTA is right", in [0, 1]. Appended to six
 # options, counting is perfect without reading a word. With thinned lists the leak is blurred but stays.
 # Replacing, the counting policy equals the constant one: the difference is noise.
 #
@@ -717,7 +717,7 @@ for kind, items in probe(1, np.random.default_rng(seed)).items():
 # A generator leaks as well: sentences of the training tickets come back in the test tickets, whatever
 # the split. No two tickets are near duplicates, and yet a policy may know every *phrase*. So the
 # generator can hold every fifth phrase of each cue back. Below, a head has learned from
-# {res}`21_data:tickets` tickets in the other phrases, one drawn label each, and meets the probe, 200 tickets of each
+# {res}`21_data:tickets` tickets in the other phrases, one drawn label each, and meets the probe, {res}`21_data:probes` tickets of each
 # kind, in phrases that it knows and in phrases that it does not.
 
 # %%
@@ -753,6 +753,8 @@ save_numbers(
     {
         "seeds": record["setup"]["seeds"],
         "tickets": f"{record['setup']['tickets']:,}",
+        "probes": record["setup"]["probes"],
+        "trec_different": f"{len(set(texts)):,}",
         "trec_rows": f"{len(trec):,}",
         "leaked": float(s.mean()),
         "leaks": leaks,

@@ -20,7 +20,6 @@ from rlcd_core.data.manifest import (
 from rlcd_core.files import write_atomically
 
 
-
 class Commands(typer.core.TyperGroup):
     """A reader's mistake or a machine's refusal is one line, not a traceback."""
 

@@ -30,6 +30,7 @@ class Temperature:
 
     def apply(self, log_probs: np.ndarray) -> np.ndarray:
         """Probabilities ``(..., K)`` of ``softmax(z / T)``; masked options stay 0."""
+        log_probs = np.asarray(log_probs, dtype=np.float64)
         scaled = np.where(log_probs <= _MASKED, -np.inf, log_probs / self.value)
         return np.exp(log_softmax(scaled, axis=-1))
 
@@ -64,7 +65,9 @@ def fit_temperature(
     Raises
     ------
     ValueError
-        For an unknown objective, empty or non-finite input, or labels outside 0..K-1.
+        For an unknown objective, empty or non-finite input, labels outside 0..K-1,
+        soft targets that are no distributions, a row with every option masked, or
+        bounds that are not positive with 1 between them.
 
     Notes
     -----
@@ -82,6 +85,10 @@ def fit_temperature(
     allowed = log_probs > _MASKED
     if (q[~allowed] > 0).any():
         raise ValueError("a target puts weight on a masked option")
+    if not allowed.any(-1).all():
+        raise ValueError(f"row {int(allowed.any(-1).argmin())}: all options are masked")
+    if not (0 < bounds[0] <= 1 <= bounds[1] < np.inf and bounds[0] < bounds[1]):
+        raise ValueError(f"bounds {bounds} must be positive, with 1 between them")
     measure = {"nll": _nll, "brier": _brier}.get(objective)
     if measure is None:
         raise ValueError(f"objective {objective!r} is not 'nll' or 'brier'")
@@ -109,7 +116,15 @@ def fit_temperature(
 
 def _soft(targets: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     if targets.ndim == 2:
-        return targets.astype(np.float64)
+        soft = targets.astype(np.float64)
+        ok = soft.shape == shape and (soft >= 0).all()
+        if not ok or (abs(soft.sum(-1) - 1) > 1e-4).any():
+            raise ValueError(
+                f"soft targets must be {shape}, not negative, each row with sum 1"
+            )
+        return soft
+    if targets.dtype.kind not in "iu":
+        raise ValueError(f"labels are {targets.dtype}; pass integers, or (n, K) rows")
     labels = targets.astype(np.int64)
     if labels.shape != shape[:1] or labels.min() < 0 or labels.max() >= shape[1]:
         raise ValueError(

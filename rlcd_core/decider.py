@@ -100,7 +100,9 @@ class Decider:
             )
             answers = self.ask(state, list(named.values()))
             return dict(zip(named, answers, strict=True))
-        questions = [questions] if isinstance(questions, Question) else list(questions)
+        if isinstance(questions, Question):
+            questions = [questions]
+        questions = list(questions or ())
         for question in questions:
             if not isinstance(question, Question):
                 raise SchemaError(

@@ -61,6 +61,16 @@ class _Streamed:
         self._rng.bit_generator.state = state["rng"]
 
 
+def _whole(name: str, values: Any) -> np.ndarray:
+    """A fresh int64 array; refuses what a cast would silently change."""
+    given = np.asarray(values)
+    with np.errstate(invalid="ignore"):
+        cast = given.astype(np.int64)
+    if given.dtype.kind not in "iuf" or not np.array_equal(cast, given):
+        raise ValueError(f"{name} must be whole numbers, not {given!r:.80}")
+    return cast
+
+
 def _checked(
     rows: np.ndarray, actions: np.ndarray, options: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -68,6 +78,10 @@ def _checked(
     if rows.ndim != 1 or actions.ndim != 2 or len(rows) != len(actions):
         raise ValueError(
             f"rows must be (B,) and actions (B, G), not {rows.shape}, {actions.shape}"
+        )
+    if any(a.size and a.dtype.kind not in "iu" for a in (rows, actions)):
+        raise ValueError(
+            f"rows and actions must be integers, not {rows.dtype}, {actions.dtype}"
         )
     if rows.size and (rows.min() < 0 or rows.max() >= len(options)):
         raise IndexError(f"rows must be in 0..{len(options) - 1}")
@@ -131,7 +145,7 @@ class RaterEnv(_Streamed):
 def _rater_closures(
     counts: np.ndarray, shared_outcome: bool
 ) -> tuple[Judge, Callable[[np.ndarray, int, np.random.Generator], np.ndarray]]:
-    counts = np.array(counts, dtype=np.int64)
+    counts = _whole("counts", counts)
     if counts.ndim != 2 or np.any(counts < 0) or np.any(counts.sum(axis=1) < 1):
         raise ValueError("counts must be (N, K), >= 0, with a verdict in every row")
     edges = np.cumsum(counts, axis=1)
@@ -164,7 +178,7 @@ class LabelEnv(_Streamed):
     __slots__ = ("_judge", "n_options", "shared_outcome")
 
     def __init__(self, labels: np.ndarray, n_options: int | np.ndarray) -> None:
-        hidden = np.array(labels, dtype=np.int64)
+        hidden = _whole("labels", labels)
         self.n_options = np.broadcast_to(np.asarray(n_options), hidden.shape).copy()
         if np.any(hidden < 0) or np.any(hidden >= self.n_options):
             raise ValueError("a label is outside its row's options")
@@ -337,7 +351,7 @@ class LoggedEnv:
         n_options: int | np.ndarray,
         propensities: np.ndarray | None = None,
     ) -> None:
-        self._actions = np.array(actions, dtype=np.int64)
+        self._actions = _whole("actions", actions)
         self._outcomes = np.array(outcomes, dtype=np.float64)
         self.n_options = np.broadcast_to(
             np.asarray(n_options), np.shape(actions)

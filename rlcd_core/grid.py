@@ -101,7 +101,7 @@ def rater_bandit() -> list[Job]:
 TUNING_GRID = {
     64: (2.5e-5, 5e-5, 1e-4, 2e-4, 4e-4, 8e-4),
     256: (1e-4, 2e-4, 4e-4, 8e-4, 1.6e-3, 3.2e-3),
-    16: (1.25e-5, 2.5e-5, 5e-5, 1e-4, 2e-4),
+    1024: (2e-4, 4e-4, 8e-4, 1.6e-3, 3.2e-3, 6.4e-3),
 }
 TUNING_SEEDS = (100, 101, 102)
 FRESH_SEEDS = tuple(range(200, 210))
@@ -131,6 +131,16 @@ def rater_tuning() -> list[Job]:
 SAME_AS = {"rlvr_low": "rlvr_loo", "rlcd_low": "rlcd_loo"}
 
 
+def by_accuracy(name: str) -> bool:
+    """Whether an arm is chosen by validation accuracy rather than Brier score."""
+    return name.startswith(BY_ACCURACY) and name != "rlvr_gini"
+
+
+@cache
+def _tuning_records() -> list[RunRecord]:
+    return Store("rater_tuning").records()
+
+
 def tuned(name: str) -> TrainConfig:
     """The cell of the grid that an arm's own rule chooses on validation rows.
 
@@ -140,7 +150,7 @@ def tuned(name: str) -> TrainConfig:
         If the grid of this arm is not complete.
     """
     cells: dict[tuple[float, int], list[dict[str, float]]] = {}
-    for record in Store("rater_tuning").records():
+    for record in _tuning_records():
         if record.arm == name:
             sizes = record.config["train"]
             cell = sizes["learning_rate"], sizes["outcomes_per_step"]
@@ -151,26 +161,35 @@ def tuned(name: str) -> TrainConfig:
             f"the grid of arm {name!r} has {len(cells)} of {wanted} cells; finish it "
             "with: rlcd runs rater_tuning"
         )
-    by_accuracy = name.startswith(BY_ACCURACY) and name != "rlvr_gini"
+    key, sign = ("accuracy", -1) if by_accuracy(name) else ("brier", 1)
 
     def cost(cell: tuple[float, int]) -> float:
-        key = "accuracy" if by_accuracy else "brier"
-        mean = float(np.mean([row[key] for row in cells[cell]]))
-        return -mean if by_accuracy else mean
+        return sign * float(np.mean([row[key] for row in cells[cell]]))
 
     rate, batch = min(cells, key=cost)
     return TrainConfig(learning_rate=rate, outcomes_per_step=batch)
+
+
+def rater_arms() -> list[Job]:
+    """Every arm at the cell that its own rule chose, ten fresh seeds."""
+    return [
+        Job("rater-movie-3", one, tuned(one.name), seed)
+        for one in ARMS.values()
+        if one.name not in SAME_AS
+        for seed in FRESH_SEEDS
+    ] + [Job("rater-movie-3", WARMUP_ARM, ONE_RATE, seed) for seed in FRESH_SEEDS]
 
 
 FAMILIES: dict[str, Callable[[], list[Job]]] = {
     "rater_rate": rater_rate,
     "rater_bandit": rater_bandit,
     "rater_tuning": rater_tuning,
+    "rater_arms": rater_arms,
 }
 """Families by name. Their records are ``results/<name>.jsonl``."""
 
 # Families whose test predictions are kept row by row; tuning needs metrics alone.
-WITH_PREDICTIONS = frozenset({"rater_bandit"})
+WITH_PREDICTIONS = frozenset({"rater_bandit", "rater_arms"})
 
 
 def first_line(make: Callable[[], list[Job]]) -> str:

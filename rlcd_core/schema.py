@@ -13,7 +13,7 @@ import json
 import math
 import string
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -25,11 +25,28 @@ class SchemaError(ValueError):
     """A question, state or answer that cannot be used: which one, and the mend."""
 
 
+def _check_encodable(what: str, text: str) -> None:
+    """Refuse half of a character, as a cut "\\ud83d" in JSON leaves it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise SchemaError(
+            f"{what} {text[max(0, error.start - 20) : error.end + 20]!r} holds half a "
+            "character (a lone surrogate), which no model can read; remove it"
+        ) from error
+
+
 def _checked_options(name: str, options: Iterable[str]) -> tuple[str, ...]:
     if isinstance(options, str):
         raise SchemaError(
             f"{name}: the options are one string; pass a list of strings, "
             f"such as [{options!r}, ...]"
+        )
+    if isinstance(options, Set | Mapping) or not isinstance(options, Iterable):
+        # A set has another order in each process, and with it other answers.
+        raise SchemaError(
+            f"{name}: the options are a {type(options).__name__}; pass a list of "
+            "strings in a fixed order"
         )
     checked = tuple(options)
     if len(checked) < 2:
@@ -50,6 +67,7 @@ def _checked_options(name: str, options: Iterable[str]) -> tuple[str, ...]:
                 f"{name}: option {option!r} holds a line break; "
                 "each option must be one line, so join its lines with a space"
             )
+        _check_encodable(f"{name}: option", option)
         # NFC first: composed and decomposed accents look the same to every reader.
         key = unicodedata.normalize("NFC", option).strip().casefold()
         if key in seen:
@@ -92,6 +110,7 @@ class Question:
                 f"{type(self).__name__} with options {self.options!r}: the text is "
                 f"{self.text!r}; write the question out"
             )
+        _check_encodable(f"{type(self).__name__}: the text", self.text)
         options = _checked_options(self.name, self.options)
         object.__setattr__(self, "options", options)
 
@@ -161,11 +180,13 @@ def make_question(fields: Mapping[str, Any]) -> Question:
     >>> make_question({"kind": "noul", "text": "Refund?"})
     Noul(text='Refund?', options=('true', 'false'))
     """
+    if not isinstance(fields, Mapping):
+        raise SchemaError(f"question {fields!r}: pass a mapping of kind, text, options")
     if "text" not in fields or not set(fields) <= {"kind", "text", "options"}:
         raise SchemaError(
             f"question {dict(fields)!r}: give exactly the keys kind, text, options"
         )
-    kind = KINDS.get(fields.get("kind", ""))
+    kind = KINDS.get(str(fields.get("kind")))
     if kind is None:
         raise SchemaError(
             f"question {fields['text']!r}: kind is {fields.get('kind')!r}; "
@@ -186,6 +207,11 @@ def name_questions(
     """
     if not questions:
         raise SchemaError("no question given; ask at least one")
+    if not isinstance(questions, Mapping):
+        raise SchemaError(
+            f"questions: a {type(questions).__name__} has no names; pass a mapping of "
+            "names to questions"
+        )
     named: dict[str, Question] = {}
     for name, question in questions.items():
         if not isinstance(name, str) or not name.strip():
@@ -204,7 +230,7 @@ def name_questions(
 
 
 def _properties(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    properties = schema.get("properties")
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
     if not isinstance(properties, Mapping) or not properties:
         raise SchemaError(
             "the JSON schema has no properties; pass an object schema with one "
@@ -216,7 +242,8 @@ def _properties(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
             # One step suffices: generators put an enumeration in #/$defs and refer
             # to it from the property.
             _, _, target = str(fields["$ref"]).partition("#/$defs/")
-            fields = {**schema.get("$defs", {}).get(target, {}), **fields}
+            known = schema.get("$defs", {}).get(target, {})
+            fields = {**(known if isinstance(known, Mapping) else {}), **fields}
         if not isinstance(fields, Mapping):
             raise SchemaError(f"property {name!r}: {fields!r} is no JSON schema")
         resolved[name] = fields
@@ -230,7 +257,9 @@ def _values(name: str, fields: Mapping[str, Any]) -> tuple[str, list[Any]]:
     match fields:
         case {"enum": [*values]}:
             pass
-        case {"oneOf": [*parts]} if all("const" in part for part in parts):
+        case {"oneOf": [*parts]} if all(
+            isinstance(part, Mapping) and "const" in part for part in parts
+        ):
             values = [part["const"] for part in parts]
         case {"type": "boolean"}:
             return "noul", [True, False]
@@ -307,9 +336,12 @@ def _field(key: Any, value: Any) -> str:
         return f"{key}: {_indented(value)}"
     try:
         text = json.dumps(value, ensure_ascii=False, sort_keys=True, allow_nan=False)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
+        shown = type(value).__name__
+        if not isinstance(error, RecursionError):  # else its repr would recurse too
+            shown = f"{value!r:.200}"
         raise SchemaError(
-            f"state: {key} is {value!r}, which JSON cannot hold; "
+            f"state: {key} is {shown}, which JSON cannot hold; "
             "write it as text, a number, a list or a mapping"
         ) from error
     return f"{key}: {text}"
@@ -368,6 +400,7 @@ def render_state(state: str | Mapping[str, Any] | Sequence[Any]) -> str:
             )
     if not text.strip():
         raise SchemaError("state: it is empty; say what the question is about")
+    _check_encodable("state:", text)
     return text
 
 

@@ -78,6 +78,11 @@ class Arm:
             )
         if self.group_size < 1:
             raise ValueError(f"arm {self.name!r}: group_size must be at least 1")
+        if not (0 <= self.epsilon <= 1 and 0 < self.temperature < math.inf):
+            raise ValueError(
+                f"arm {self.name!r}: epsilon {self.epsilon} must be in [0, 1] and "
+                f"temperature {self.temperature} positive"
+            )
 
     @property
     def needs(self) -> str:

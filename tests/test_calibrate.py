@@ -72,11 +72,24 @@ def test_masked_options_stay_at_zero_and_order_is_kept() -> None:
         (np.array([[np.nan, 0]]), np.array([0]), "NaN"),
         (np.zeros((2, 2)), np.array([0, 2]), "0..1"),
         (np.array([[0.0, -1e9]]), np.array([1]), "masked"),
+        (np.full((2, 2), -1e9), np.zeros((2, 2)), "with sum 1"),
+        (np.zeros((2, 2)), np.array([0.7, 1.0]), "pass integers"),
+        (np.zeros((2, 2)), np.full((2, 2), np.nan), "soft targets"),
+        (np.zeros((2, 2)), np.ones((2, 2)), "soft targets"),
+        (np.zeros((2, 2)), np.ones((2, 1)), "soft targets"),
+        (np.zeros((1, 2)), np.array([[2.0, -1.0]]), "soft targets"),
+        (np.zeros((2, 2)), np.array([0, 1, 1]), "must be 2 integers"),
     ],
 )
 def test_bad_input_is_named(log_probs, targets, message) -> None:
     with pytest.raises(ValueError, match=message):
         fit_temperature(log_probs, targets)
+
+
+@pytest.mark.parametrize("bounds", [(0, 2), (-1, 2), (5, 0.1), (2, 5), (1, 1)])
+def test_bad_bounds_are_named(bounds) -> None:
+    with pytest.raises(ValueError, match="positive, with 1 between"):
+        fit_temperature(*draw(1.0, n=10), bounds=bounds)
 
 
 def test_unknown_objective() -> None:

@@ -412,7 +412,7 @@ def test_command_line(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 1 and "mmlu: FAILED. not tried" in result.output
     assert "movie" in run(app, ["data", "list"]).output
     assert run(app, ["data", "card", "--output", str(small / "c.md")]).exit_code == 0
-    assert (small / "c.md").read_text().startswith("| source |")
+    assert (small / "c.md").read_text().startswith("# Data card")
     assert run(app, ["data", "mix", "x", "--preset", "odd"]).exit_code == 2
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import io
+import multiprocessing
 import re
 import shutil
 import subprocess
@@ -287,6 +288,25 @@ def test_missing_member_and_bad_manifests(world: World) -> None:
     world.add("bad", "p-1.whl", wheel(), [], registry="ftp")
     with pytest.raises(SourceError, match="registry must be one of"):
         load_manifest("bad")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[1]", "a: [1", "members: [{path: x}]", "title: t", "labels: [a, 1]"],
+)
+def test_malformed_manifests_name_the_file(world: World, text: str) -> None:
+    (world.manifests / "odd.yaml").write_text(text)
+    load_manifest.cache_clear()
+    with pytest.raises(SourceError, match="(?s)odd.yaml: .*Mend the manifest"):
+        load_manifest("odd")
+
+
+def test_two_processes_download_once(world: World) -> None:
+    world.add("src", "p-1.whl", wheel(), members())
+    context = multiprocessing.get_context("fork")  # keeps the patched client
+    with context.Pool(3) as pool:
+        assert set(pool.map(fetch, ["src"] * 3)) == {world.cache / "sources" / "src"}
+    assert world.runs == 1
 
 
 def test_missing_clients_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

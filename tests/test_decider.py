@@ -165,6 +165,8 @@ def test_bad_input_is_named() -> None:
         decider.ask(STATE, [])
     with pytest.raises(SchemaError, match="at least one"):
         decider.ask(STATE, {})
+    with pytest.raises(SchemaError, match="at least one"):
+        decider.ask(STATE, None)  # type: ignore[arg-type]
     with pytest.raises(SchemaError, match="no question"):
         decider.ask(STATE, ["Which team?"])  # type: ignore[list-item]
     with pytest.raises(SchemaError, match="team"):

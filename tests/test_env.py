@@ -199,6 +199,32 @@ def test_bad_input_is_named() -> None:
         Unresolved(env, 0.5, 0, rate_wrong=-0.1)
 
 
+def test_numbers_that_a_cast_would_change_are_refused() -> None:
+    assert RaterEnv(np.array([[3.0, 1.0]]), 0).n_options.tolist() == [2]
+    for counts in ([[1.5, 0.5]], [[np.nan, 2]], [[True, False]]):
+        with pytest.raises(ValueError, match="counts must be whole numbers"):
+            RaterEnv(np.array(counts), 0)
+    with pytest.raises(ValueError, match="labels must be whole numbers"):
+        LabelEnv(np.array([0.7]), 3)
+    with pytest.raises(ValueError, match="actions must be whole numbers"):
+        LoggedEnv([0.6], [1.0], 2)
+    env = RaterEnv(COUNTS, 0)
+    for rows, actions in (
+        (np.array([0]), np.array([[0.5]])),
+        (np.array([0]), np.array([[np.nan]])),
+        (np.array([True]), np.array([[0]])),
+        (np.array([0.0]), np.array([[0]])),
+    ):
+        with pytest.raises(ValueError, match="must be integers"):
+            env.outcomes(rows, actions)
+
+
+def test_numpy_seeds_give_the_same_stream() -> None:
+    rows, actions = np.zeros(50, int), np.zeros((50, 1), int)
+    one, other = RaterEnv(COUNTS, np.int64(3)), RaterEnv(COUNTS, 3)
+    assert np.array_equal(one.outcomes(rows, actions), other.outcomes(rows, actions))
+
+
 def test_logged_env_reveals_the_logged_action_only() -> None:
     env = LoggedEnv([1, 0], [1.0, np.nan], 2, [0.5, 1.0])
     seen = env.outcomes(np.array([0, 1]), np.array([[0, 1], [0, 1]]))

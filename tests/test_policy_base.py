@@ -152,6 +152,21 @@ def test_predict_keeps_the_training_mode_and_the_rows() -> None:
     assert predict(head, prepared, []).shape == (0, 3)
 
 
+def test_a_mask_is_not_taken_for_row_numbers() -> None:
+    question = Choice("Which?", ["a", "b"])
+    items = [(f"state {i}", question) for i in range(3)]
+    policy = TabularPolicy(items)
+    prepared = policy.prepare(items)
+    assert predict(policy, prepared, []).shape == (0, 2)
+    assert predict(policy, prepared, [2]).shape == (1, 2)
+    for rows in (np.array([True, False, True]), [0.7], torch.tensor([True])):
+        with pytest.raises(PolicyError, match="pass row numbers"):
+            predict(policy, prepared, rows)
+    for size in (0, -1):
+        with pytest.raises(PolicyError, match="at least 1"):
+            predict(policy, prepared, batch_size=size)
+
+
 def test_head_computes_the_stated_equation() -> None:
     head = trained_head()
     encoder = HashEncoder()

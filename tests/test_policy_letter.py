@@ -100,6 +100,11 @@ def test_labels_that_are_no_single_tokens_are_named() -> None:
         LetterPolicy(tiny_model("llama"), letter_tokenizer(), labels=["A", "C", "A"])
     with pytest.raises(PolicyError, match="Zebra crossing"):
         letter_policy(labels=["A", "Zebra crossing"])
+    for labels in ([], ["A"]):
+        with pytest.raises(PolicyError, match="at least 2"):
+            letter_policy(labels=labels)
+    with pytest.raises(PolicyError, match="'right' or 'left'"):
+        letter_policy(padding="middle")
 
 
 def test_151_options_and_one_too_many() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from rlcd_core.policy import Encoder, LetterPolicy, MaskedPolicy, loading
 from tests.tiny_models import letter_tokenizer, tiny_bert, tiny_model
@@ -39,6 +41,31 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
     with pytest.raises(OSError, match="safetensors"):
         LetterPolicy.load(tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "tensor", "code", "folder"])
+def test_damaged_folders_are_named(tmp_path: Path, damage: str) -> None:
+    tiny_model("llama").save_pretrained(tmp_path)
+    letter_tokenizer().save_pretrained(tmp_path)
+    weights, place = tmp_path / "model.safetensors", tmp_path
+    if damage in ("cut", "empty"):
+        weights.write_bytes(weights.read_bytes()[: 1000 if damage == "cut" else 0])
+        message = "is damaged"
+    elif damage == "tensor":
+        tensors = load_file(weights)
+        del tensors["model.layers.0.mlp.down_proj.weight"]
+        save_file(tensors, weights, metadata={"format": "pt"})
+        message = "lacks 1 of .*down_proj"
+    elif damage == "code":
+        config = json.loads((tmp_path / "config.json").read_text())
+        config["model_type"] = "of_its_own"
+        config["auto_map"] = {"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M"}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        message = "custom code"
+    else:
+        place, message = Path("gpt2"), "nothing is loaded from a hub"
+    with pytest.raises((OSError, ValueError), match=message):
+        LetterPolicy.load(place)
 
 
 def test_conversion_happens_once_and_completely(

@@ -104,6 +104,11 @@ def test_verbatim_window_counts_the_option() -> None:
     assert np.isfinite(predict(policy, policy.prepare([(state, QUESTIONS[0])]))).all()
     with pytest.raises(ValueError, match="length"):
         verbatim(length="words")
+    endless = Choice("Which team?", ["word " * 5000, "sales"])
+    with pytest.raises(PolicyError, match="Option 'word word.*alone has"):
+        verbatim().prepare([("word", endless)])
+    with pytest.raises(PolicyError, match="No items"):
+        verbatim().prepare([])
 
 
 def test_verbatim_can_be_trained() -> None:

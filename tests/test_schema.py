@@ -43,6 +43,11 @@ from rlcd_core.schema import (
         (["a", "  "], "empty"),
         (["a", 1], "int"),
         ("ab", "one string"),
+        ({"a", "b"}, "fixed order"),
+        ({"a": 1, "b": 2}, "fixed order"),
+        (None, "NoneType"),
+        (5, "int"),
+        (["a", "cut \ud83d"], "half a character"),
     ],
 )
 def test_bad_options_name_the_question_and_the_mend(options, reason):
@@ -113,11 +118,20 @@ def test_state_forms():
     ["", " \n ", {}, [], None, 3, b"bytes", {"a": math.nan}, {"a": object()},
      {1: "a"}, {"a\nb": "c"}, {"": "a"}, ["just text"], [{"role": "user"}],
      [{"role": "user", "content": "x", "name": "lost"}], [("user", "")],
-     [("us\ner", "x")], [("user", 3)]],
+     [("us\ner", "x")], [("user", 3)], "cut \ud83d", {"a": "cut \ud83d"},
+     {"a": [{"b": "cut \udc00"}]}, {"a": math.inf}, {"a": {1: "x", "b": "y"}}],
 )  # fmt: skip
 def test_bad_state_is_refused(state):
     with pytest.raises(SchemaError, match="^state: "):
         render_state(state)
+
+
+def test_endless_nesting_is_refused():
+    inside = []
+    for _ in range(100_000):
+        inside = [inside]
+    with pytest.raises(SchemaError, match="^state: a is list, which JSON cannot hold"):
+        render_state({"a": inside})
 
 
 @given(st.dictionaries(st.from_regex(r"[a-z]{1,8}", fullmatch=True), st.text()))
@@ -148,6 +162,9 @@ def test_questions_from_plain_mappings():
         ({"n": {"kind": "noul"}}, "n: .*exactly the keys"),
         ({"n": {"kind": "noul", "text": "Q", "optoins": []}}, "n: .*exactly the keys"),
         ({"n": {"kind": "choice", "text": "Q"}}, "n: Choice 'Q': 0 option"),
+        ({"n": {"kind": [], "text": "Q"}}, "n: .*use one of"),
+        ({"n": {"kind": "noul", "text": "Q \ud83d"}}, "n: .*half a character"),
+        ([Noul("Q")], "list has no names"),
     ],
 )
 def test_bad_named_questions(questions, reason):
@@ -212,13 +229,15 @@ def test_answers_give_a_document_that_the_schema_accepts():
         ({"$ref": "#/$defs/Nowhere"}, "'f'"),
         ({"$ref": "https://example.org/s.json"}, "'f'"),
         ("string", "'f'.*no JSON schema"),
+        ({"oneOf": [5]}, "'f'.*use enum"),
     ],
 )
 def test_bad_json_schema_names_the_property(fields, reason):
     with pytest.raises(SchemaError, match=reason):
         questions_from_schema({"properties": {"f": fields}})
-    with pytest.raises(SchemaError, match="no properties"):
-        questions_from_schema({"type": "object"})
+    for schema in ({"type": "object"}, []):
+        with pytest.raises(SchemaError, match="no properties"):
+            questions_from_schema(schema)
 
 
 def test_answers_by_hand():

@@ -22,6 +22,7 @@ from rlcd_core.train import (
     Arm,
     TrainConfig,
     action_generator,
+    autocast,
     batch_rows,
     feedback,
     signals,
@@ -261,6 +262,29 @@ def test_numpy_seeds_are_seeds_and_no_row_is_an_error() -> None:
             config,
             0,
         )
+
+
+def test_bf16_goes_by_capability_and_not_by_report(monkeypatch) -> None:
+    # A T4 (7.5) says that it supports bf16, and emulates it.
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *_: True)
+    for capability, dtype in (
+        ((7, 5), torch.float16),
+        ((8, 0), torch.bfloat16),
+        ((9, 0), torch.bfloat16),
+    ):
+        monkeypatch.setattr(
+            torch.cuda, "get_device_capability", lambda *_, known=capability: known
+        )
+        monkeypatch.setattr(torch, "autocast", lambda *given, **_: given)
+        assert autocast(torch.device("cuda")) == ("cuda", dtype)
+    monkeypatch.undo()
+    assert not autocast(torch.device("cpu"))._enabled
+
+
+def test_behaviour_policy_must_be_one() -> None:
+    for odd in ({"epsilon": 2.0}, {"epsilon": -0.1}, {"temperature": 0.0}):
+        with pytest.raises(ValueError, match="arm 'odd': epsilon"):
+            Arm("odd", "Odd", "rlcd", **odd)
 
 
 def test_stop_rule_needs_three_bad_evaluations_in_a_row() -> None:

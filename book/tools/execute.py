@@ -198,7 +198,10 @@ def run_chapter(
         NUMBERS.mkdir(parents=True, exist_ok=True)
         shutil.move(path, NUMBERS / path.name)
     STATES.mkdir(parents=True, exist_ok=True)
-    state_file.write_text(json.dumps({"key": key, "outputs": outputs_digest(new)}))
+    # Whole or not at all: half a state would stop every later run.
+    part = state_file.with_suffix(".part")
+    part.write_text(json.dumps({"key": key, "outputs": outputs_digest(new)}))
+    part.replace(state_file)
 
 
 def main() -> int:

@@ -151,20 +151,20 @@ def load_manifest(name: str) -> Manifest:
     if not path.is_file():
         known = ", ".join(manifest_names())
         raise SourceError(f"Unknown source {name!r}. Known sources: {known}.")
-    raw: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    members = tuple(
-        Member(m["path"], m["sha256"], m.get("to", PurePosixPath(m["path"]).name))
-        for m in raw.pop("members", ())
-    )
-    for key in ("columns", "labels", "subset"):
-        raw[key] = tuple(raw.get(key, ()))
-    called = raw.pop("options", {})
-    raw["options"] = tuple(
-        called.get(label, label.replace("_", " ")) for label in raw["labels"]
-    )
     try:
+        raw: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+        members = tuple(
+            Member(m["path"], m["sha256"], m.get("to", PurePosixPath(m["path"]).name))
+            for m in raw.pop("members", ())
+        )
+        for key in ("columns", "labels", "subset"):
+            raw[key] = tuple(raw.get(key, ()))
+        called = raw.pop("options", {})
+        raw["options"] = tuple(
+            called.get(label, label.replace("_", " ")) for label in raw["labels"]
+        )
         manifest = Manifest(name=name, members=members, **raw)
-    except TypeError as error:
+    except (TypeError, KeyError, AttributeError, yaml.YAMLError) as error:
         raise SourceError(f"{path.name}: {error}. Mend the manifest.") from error
     if manifest.registry not in REGISTRIES or manifest.kind not in KINDS:
         raise SourceError(

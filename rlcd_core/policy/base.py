@@ -76,8 +76,20 @@ class Prepared:
         return len(self.mask)
 
     def take(self, rows: Any) -> Batch:
-        """The batch of the given rows (sequence, array or tensor of ints)."""
-        index = torch.as_tensor(rows, dtype=torch.int64).reshape(-1)
+        """The batch of the given rows (sequence, array or tensor of ints).
+
+        Raises
+        ------
+        PolicyError
+            The rows are no integers: a mask would be read as rows 0 and 1.
+        """
+        index = torch.as_tensor(rows).reshape(-1)
+        if index.numel() and (index.is_floating_point() or index.dtype == torch.bool):
+            raise PolicyError(
+                f"rows are {index.dtype}; pass row numbers, such as "
+                "np.flatnonzero(mask)"
+            )
+        index = index.to(torch.int64)
         return Batch(self.mask[index], self._collate(index))
 
 
@@ -172,6 +184,8 @@ def predict(
     (N, K) float32 array
         Rows sum to 1; exactly 0 where a row has no option.
     """
+    if batch_size < 1:
+        raise PolicyError(f"batch_size={batch_size}: pass at least 1")
     chosen = np.arange(len(prepared)) if rows is None else np.asarray(rows)
     training = getattr(policy, "training", False)
     if training:

@@ -90,6 +90,8 @@ class LetterPolicy(nn.Module):
         truncate: bool = False,
     ) -> None:
         super().__init__()
+        if padding not in ("right", "left"):
+            raise PolicyError(f"padding={padding!r}: pass 'right' or 'left'")
         self.model = model
         self.padding = padding
         self.truncate = truncate

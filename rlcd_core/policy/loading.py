@@ -54,9 +54,20 @@ def load_model(
     Raises
     ------
     OSError
-        The folder lacks a file; from transformers, with its name.
+        There is no such folder (a name is never looked up on a hub), it lacks a file,
+        or its safetensors file is damaged or lacks a tensor: transformers would fill
+        that with random numbers. A tokenizer that cannot be read or code that came
+        with the folder is a ValueError of transformers.
     """
     import transformers
+    from safetensors import SafetensorError
+
+    directory = Path(directory)
+    if not directory.is_dir():
+        raise FileNotFoundError(
+            f"no folder {directory}: pass a folder with config.json, safetensors and "
+            "tokenizer.json; nothing is loaded from a hub by name"
+        )
 
     name = {
         "causal": "AutoModelForCausalLM",
@@ -65,12 +76,34 @@ def load_model(
     }[kind]
     loader = getattr(transformers, name)
     with quiet_transformers():
-        model = loader.from_pretrained(
-            directory, dtype=dtype, local_files_only=True, use_safetensors=True
+        # Said outright: left open, transformers asks at the terminal.
+        safe = {"local_files_only": True, "trust_remote_code": False}
+        try:
+            model, report = loader.from_pretrained(
+                directory,
+                dtype=dtype,
+                use_safetensors=True,
+                output_loading_info=True,
+                **safe,
+            )
+        except SafetensorError as error:
+            raise OSError(
+                f"the safetensors file in {directory} is damaged ({error}): delete the "
+                "folder, so that it is fetched or converted again"
+            ) from error
+        # An encoder is read before its pooler, which many files leave out.
+        spared = "pooler." if kind == "encoder" else None
+        missing = sorted(
+            name
+            for name in report["missing_keys"]
+            if spared is None or not name.startswith(spared)
         )
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            directory, local_files_only=True
-        )
+        if missing:
+            raise OSError(
+                f"{directory} lacks {len(missing)} of the model's tensors, such as "
+                f"{missing[0]}: it would answer with random weights; use the whole file"
+            )
+        tokenizer = transformers.AutoTokenizer.from_pretrained(directory, **safe)
     return model.eval(), tokenizer
 
 

@@ -171,6 +171,8 @@ def verified_labels(
                 "for this tokenizer: pass labels= that differ."
             )
         owner[token] = label
+    if len(found) < 2:
+        raise PolicyError(f"labels={list(labels or ())!r}: pass at least 2")
     return found
 
 

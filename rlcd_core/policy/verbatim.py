@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from rlcd_core.policy.base import (
     Batch,
     Item,
+    PolicyError,
     Prepared,
     masked_log_softmax,
     unique_index,
@@ -72,6 +73,8 @@ class VerbatimPolicy(nn.Module):
 
     def prepare(self, items: Sequence[Item]) -> Prepared:
         """Tokenise prompts and options once; an option is tokenised after ASK."""
+        if not items:
+            raise PolicyError("No items: pass at least one (state, question).")
         counts = [len(question.options) for _, question in items]
         options, place = unique_index(o.strip() for _, q in items for o in q.options)
         base, *whole = self.encoder.plain([ASK, *(f"{ASK} {o}" for o in options)])
@@ -82,7 +85,13 @@ class VerbatimPolicy(nn.Module):
             "bytes": [len(option.encode()) for option in options],
         }[self.length]
         limit = self.encoder.max_tokens
-        longest = max(map(len, tokens), default=0)
+        longest = max(map(len, tokens))
+        if limit is not None and longest >= limit:
+            option = options[[len(ids) for ids in tokens].index(longest)]
+            raise PolicyError(
+                f"Option {option[:60]!r} alone has {longest} tokens and the limit for "
+                f"prompt and option is {limit}: shorten it."
+            )
         room = PromptEncoder(
             self.encoder.tokenizer, None if limit is None else limit - longest
         )
