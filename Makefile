@@ -2,6 +2,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
+# The steps build on one another and use both cores themselves.
+.NOTPARALLEL:
 
 PYTHON ?= python3
 BIN := .venv/bin

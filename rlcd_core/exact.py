@@ -236,8 +236,11 @@ def moments(
     if p.shape != q.shape or p.ndim != 1:
         raise ValueError("p and q must be vectors of one length")
     for name, v in (("p", p), ("q", q)):
-        if v.min() < 0 or abs(float(v.sum()) - 1) > 1e-9:
+        # Written so that NaN fails.
+        if not (v.min() >= 0 and abs(float(v.sum()) - 1) <= 1e-9):
             raise ValueError(f"{name} must be a distribution, got {v.tolist()}")
+    if group_size < 1:
+        raise ValueError(f"group_size {group_size} must be at least 1")
     if objective.needs == "label" and not shared_outcome:
         raise ValueError("a label objective needs shared_outcome=True")
     groups = _enumerate(

@@ -154,7 +154,8 @@ def check(log_probs: Tensor, feedback: Feedback) -> None:
     Raises
     ------
     ValueError
-        A row with every option masked, NaN log-probabilities, an action or label out of
+        A row with every option masked, NaN log-probabilities, rows that do not sum to
+        1 (logits, where log-probabilities belong), an action or label out of
         range or masked, an outcome other than 0, 1 or NaN, a propensity outside (0, 1],
         soft labels that are no distribution over live options.
     """
@@ -165,6 +166,12 @@ def check(log_probs: Tensor, feedback: Feedback) -> None:
     live = log_probs > MASKED / 2
     if not live.any(-1).all():
         raise ValueError(f"row {int(live.any(-1).int().argmin())}: all options masked")
+    # Half precision rounds a log-probability of -11 by .03; logits are off by far more.
+    slack = 1e-3 if torch.finfo(log_probs.dtype).eps < 1e-6 else 0.1
+    if (log_probs.logsumexp(-1).abs() > slack).any():
+        raise ValueError(
+            "log_probs do not sum to 1 in each row: pass log_softmax(logits, -1)"
+        )
     labels = feedback.labels
     for name, index in (
         ("action", feedback.actions),

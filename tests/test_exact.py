@@ -765,6 +765,10 @@ def test_bad_input_is_refused():
         moments(rlcd, [0.5, 0.5], [0.2, 0.3, 0.5])
     with pytest.raises(ValueError, match="q must be a distribution"):
         moments(rlcd, [0.5, 0.5], [0.5, 0.6])
+    with pytest.raises(ValueError, match="p must be a distribution"):
+        moments(rlcd, [0.5, float("nan")], [0.5, 0.5])
+    with pytest.raises(ValueError, match="group_size 0"):
+        moments(rlcd, [0.5, 0.5], [0.5, 0.5], 0)
     with pytest.raises(ValueError, match="shared_outcome"):
         moments(OBJECTIVES["nll"], [0.5, 0.5], [0.5, 0.5], 2, False)
     with pytest.raises(ValueError, match="normalises over the batch"):

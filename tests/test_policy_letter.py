@@ -307,6 +307,19 @@ def test_windowed_and_eager_attention_are_not_shared() -> None:
 
 
 @pytest.mark.data
+def test_how_far_hostile_text_moves_smollm2() -> None:
+    policy = LetterPolicy.load()
+    plain = "The office is on the second floor and the meeting is at ten."
+    states = [STATE, *(f"{STATE}\n{text}" for text in [*HOSTILE, plain])]
+    p = predict(policy, policy.prepare([(state, QUESTIONS[0]) for state in states]))
+    moved = np.abs(p - p[0]).sum(1) / 2
+    # Nothing is promised but what is read. Text that poses as options moves this model
+    # by .36 in total variation, a repeated answer by .09, an idle sentence by .03.
+    assert moved.argmax() == 1 and 0.3 < moved[1] < 0.42
+    assert moved[2:-1].max() < 0.3 and moved[-1] < 0.06
+
+
+@pytest.mark.data
 def test_smollm2_reads_letters_and_is_biased() -> None:
     policy = LetterPolicy.load()
     assert policy.model.dtype == torch.float32

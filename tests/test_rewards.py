@@ -128,6 +128,11 @@ def test_objectives_refuse_bad_values():
         rlcd(torch.full((1, 3), MASKED), good)
     with pytest.raises(ValueError, match="NaN"):
         rlcd(torch.full((1, 3), NAN), good)
+    for logits in (torch.zeros(1, 3), torch.tensor([[1.0, 2.0, 3.0]])):
+        for dtype in (torch.float64, torch.float32, torch.bfloat16):
+            with pytest.raises(ValueError, match="pass log_softmax"):
+                rlcd(logits.to(dtype), good)
+            assert rlcd(logits.to(dtype).log_softmax(-1), good).shape == (1,)
     with pytest.raises(ValueError, match="one row"):
         rlcd(log_probs.expand(2, -1), good)
     for name, message in (
