@@ -30,6 +30,15 @@ class Commands(typer.core.TyperGroup):
         except (SourceError, OSError) as error:
             typer.echo(f"rlcd: {error}", err=True)
             raise typer.Exit(1) from error
+        except ModuleNotFoundError as error:
+            if not error.name or error.name.startswith("rlcd_core"):
+                raise
+            typer.echo(
+                f"rlcd: this needs {error.name}, which a plain installation leaves "
+                'out: pip install "rlcd-core[train]"',
+                err=True,
+            )
+            raise typer.Exit(1) from error
 
 
 app = typer.Typer(

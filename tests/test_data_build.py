@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -439,6 +440,19 @@ def test_misuse_of_the_command_line_is_no_traceback(
     assert result.exit_code == status and isinstance(result.exception, SystemExit)
     shown = result.output + result.stderr
     assert message.format(file=file) in shown and "Traceback" not in shown
+
+
+def test_a_plain_installation_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("rlcd_core.grid", "rlcd_core.tasks", "rlcd_core.train"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    if loaded := sys.modules.get("rlcd_core"):
+        monkeypatch.delattr(loaded, "grid", raising=False)
+    monkeypatch.setitem(sys.modules, "joblib", None)
+    result = CliRunner().invoke(app, ["runs"])
+    assert result.exit_code == 1 and isinstance(result.exception, SystemExit)
+    assert "needs joblib" in result.output + result.stderr
 
 
 def test_a_cache_that_is_a_file_is_told(

@@ -20,7 +20,8 @@ from sphinx.util.docutils import SphinxRole
 
 def results_path(root: Path, name: str) -> Path:
     """Return the JSON file that ``name`` stands for."""
-    return root / "results" / (name if "/" in name else f"chapters/{name}")
+    below = name if "/" in name else f"chapters/{name}"
+    return root / "results" / f"{below}.json"
 
 
 def look_up(tree: Any, key: str) -> Any:
@@ -38,12 +39,9 @@ def show(value: Any, spec: str) -> str:
         return "[" + ", ".join(show(item, spec) for item in value) + "]"
     if isinstance(value, dict):
         raise TypeError("the key names a group, not a value")
-    # A true minus sign, as in the formulas.
-    return (
-        format(value, spec).replace("-", "\N{MINUS SIGN}", 1)
-        if isinstance(value, int | float)
-        else format(value, spec)
-    )
+    text = format(value, spec)
+    # A true minus sign, as in the formulas; names keep their hyphens.
+    return text if isinstance(value, str) else text.replace("-", "\N{MINUS SIGN}", 1)
 
 
 class ResultsRole(SphinxRole):
@@ -52,7 +50,6 @@ class ResultsRole(SphinxRole):
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         name, key, spec = (self.text.split(":", 2) + ["", ""])[:3]
         path = results_path(Path(self.env.srcdir), name)
-        path = path.with_name(path.name + ".json")
         self.env.note_dependency(str(path))
         try:
             text = show(look_up(json.loads(path.read_text()), key), spec)
