@@ -253,8 +253,10 @@ pd.DataFrame({"chance": s, "RLCR, honest v": honest}).round(3)
 # | only generated text with a spoken confidence | RLCR, or separate advantages for answer and confidence | never Brier alone ({prf:ref}`thm-stated`) |
 #
 # The second row is this book's subject, and it says: *verdict NLL may simply win*. On the rater
-# bandit it does, by {res}`20_rater_bandit:brier_gap.rlcd-verdict_nll:.4f` in Brier score, a gap
-# that no user would notice. RLCD's claim is narrower than its name: it is the simplest correction
+# bandit at one common rate it does, by {res}`20_rater_bandit:brier_gap.rlcd-verdict_nll:.4f` in
+# Brier score; with each tuned for itself, RLCD minus verdict NLL is
+# {res}`24_what_happened:gaps.rlcd-verdict_nll:.4f` ({doc}`24_what_happened`). No user would notice
+# either. RLCD's claim is narrower than its name: it is the simplest correction
 # that keeps the policy gradient of an outcome reward honest. If you already train with policy
 # gradients, subtract $p_a$. If you do not, you may not need to start.
 #

@@ -200,7 +200,7 @@ table.set_index("arm")
 # **One rate for all, chosen for the weaker side.** A comparison at a single learning rate can
 # be rigged by the choice of the rate. Here it was fixed beforehand as the one at which *RLVR*
 # has its best validation accuracy, on three seeds that appear in no result (a grid for every
-# arm comes in a later chapter):
+# arm is in {doc}`24_what_happened`):
 
 # %%
 rate_records = family_records("rater_rate")
@@ -439,7 +439,8 @@ save_numbers("20_rater_bandit", numbers)
 #   language model that is trained end to end can, and calibration may then be lost for reasons
 #   that no reward prevents.
 # - *One rate.* RLVR at a fifth of the rate is less wrong after the same budget only because it
-#   has moved less. Rates, batch sizes and rescues for every arm are a chapter of their own.
+#   has moved less. Rates, batch sizes and rescues for every arm are in
+#   {doc}`24_what_happened`.
 # - *Few options.* At $K = 3$ one bit carries most of a label. The price of a bit should grow
 #   with $K$.
 # - *A crowd is a kind truth.* When every text has one right answer, an over-confident policy is
