@@ -17,6 +17,9 @@ SENTINELS = [
     ("rater_bandit", "rlcd_loo", 4),
     ("rater_bandit", "rlvr", 5),
     ("rater_rate", "rlvr_loo", 100),
+    ("rater_arms", "verdict_nll", 203),
+    ("rater_arms", "rlvr_shannon_0.3", 204),
+    ("rater_tuning", "residual_ht", 101),
 ]
 
 
@@ -42,7 +45,7 @@ def test_a_record_is_reproduced(family: str, name: str, seed: int) -> None:
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("family", ["rater_rate", "rater_bandit"])
+@pytest.mark.parametrize("family", sorted(grid.FAMILIES))
 def test_families_are_complete_and_hold_nothing_else(family: str) -> None:
     records = grid.family_records(family)
     assert len(records) == len(Store(family).records())
@@ -76,6 +79,32 @@ def test_seeds_of_tuning_appear_in_no_result() -> None:
     tuning = {job.seed for job in grid.rater_rate()} | set(grid.TUNING_SEEDS)
     assert tuning.isdisjoint(job.seed for job in grid.rater_bandit())
     assert tuning.isdisjoint(grid.FRESH_SEEDS)
+
+
+@pytest.mark.data
+def test_choices_follow_their_rule_and_tests_rows_play_no_part(monkeypatch) -> None:
+    rows = [r for r in grid._tuning_records() if r.arm in ("rlcd", "rlvr")]
+    for name, key, best in (("rlcd", "brier", min), ("rlvr", "accuracy", max)):
+        cells: dict[tuple, list[float]] = {}
+        for r in rows:
+            if r.arm == name:
+                sizes = r.config["train"]
+                cell = sizes["learning_rate"], sizes["outcomes_per_step"]
+                cells.setdefault(cell, []).append(r.metrics["validation"][key])
+        wanted = best(cells, key=lambda c, cells=cells: np.mean(cells[c]))
+        found = grid.tuned(name)
+        assert (found.learning_rate, found.outcomes_per_step) == wanted
+    # Planted fault: with test metrics swapped for noise the choice must not move.
+    before = grid.tuned("rlcd")
+    for r in rows:
+        monkeypatch.setitem(r.metrics, "test", {"brier": 0.0, "accuracy": 1.0})
+    assert grid.tuned("rlcd") == before
+
+
+def test_an_unfinished_grid_is_no_choice(monkeypatch) -> None:
+    monkeypatch.setattr(grid, "_tuning_records", list)
+    with pytest.raises(LookupError, match="0 of 18 cells"):
+        grid.tuned("rlcd")
 
 
 def test_unknown_names_say_what_there_is() -> None:

@@ -139,8 +139,9 @@ class Encoder:
                     )
                 encoded[i] = [*ids[: self.max_tokens - 1], ids[-1]]
         order = sorted(range(len(missing)), key=lambda i: len(encoded[i]))
-        show = progress and len(order) >= 200
-        bar = tqdm(total=len(order), desc="embed", unit="text", disable=None if show else True)
+        # Not passed where shown, so that TQDM_DISABLE still counts.
+        quiet = {} if progress and len(order) >= 200 else {"disable": True}
+        bar = tqdm(total=len(order), desc="embed", unit="text", **quiet)
         with bar, torch.inference_mode():
             for start in range(0, len(order), batch_size):
                 part = order[start : start + batch_size]
