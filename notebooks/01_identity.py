@@ -537,7 +537,8 @@ save_numbers("01_identity", {"std_pull": push})
 # A policy that is right about its .7 is pushed on by {res}`01_identity:std_pull:.3f`, towards
 # 1, while baselines that only subtract leave it alone. {cite:t}`bereket2025` report
 # the same overconfidence in language models trained by GRPO on chance outcomes, and its
-# absence once the division is removed; {cite:t}`liu2025` remove it for another reason.
+# absence once the division is removed (there the probability is a prediction that a proper
+# score pays, here it is the policy itself); {cite:t}`liu2025` remove it for another reason.
 # The theory is in {doc}`06_one_bit`, the experiment in {doc}`20_rater_bandit`.
 #
 # :::{admonition} What would change my mind

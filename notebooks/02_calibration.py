@@ -760,7 +760,7 @@ save_numbers("02_calibration", {"mcb200": float(np.mean(small))})
 #   temperature is tuned on fixed binary logits: by {prf:ref}`thm-corp` only miscalibration is left to differ.
 # - *The debiased value is better* is not always so: it trades bias for variance, and for choosing
 #   between two policies on the same rows the plug-in bias partly cancels. {cite:t}`roelofs2022` find that equal-mass bins
-#   lower the bias too, and prefer a number of bins chosen by monotonicity.
+#   lower the bias too, and recommend the debiased estimator or a number of bins chosen by monotonicity.
 # - *Independence.* All floors here assume that rows are independent. Several questions about one ticket are
 #   not; then the floor is higher ({doc}`10_how_many_outcomes`).
 # - *Calibration for all groups* cannot be verified with finite data, and a policy that is

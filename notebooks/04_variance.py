@@ -558,9 +558,9 @@ pd.DataFrame(sampled).T.round(4)
 # ## Different actions, and options that exclude each other
 #
 # To take the same option twice under one label teaches nothing new, so draw the group
-# *without* replacement. Then the chances change, and the correction is the estimator of
-# {cite:t}`horvitz1952`; {cite:t}`kool2020` study it for policy gradients. Here it is applied
-# to the residual $c - p_a$.
+# *without* replacement. Then the chances change, and one correction is the estimator of
+# {cite:t}`horvitz1952`; {cite:t}`kool2020` derive another for policy gradients. Here
+# Horvitz and Thompson's is applied to the residual $c - p_a$.
 #
 # :::{prf:theorem} Residual Horvitz–Thompson, and the most one outcome can do
 # :label: thm-residual-ht
@@ -893,9 +893,9 @@ print("K = 3, variance as p_1 shrinks:", *(f"{v:.3g}" for v in bad))
 #
 # ## Further reading
 #
-# {cite:t}`williams1992` introduced the baseline; {cite:t}`greensmith2004` derive the best one and show
+# {cite:t}`williams1992` shows that a baseline leaves the mean alone; {cite:t}`greensmith2004` derive the best one and show
 # that the mean reward need not be it. {cite:t}`kool2019` and {cite:t}`ahmadian2024` argue for
 # leave-one-out, for rewards that are not centred as RLCD's is; {cite:t}`kool2020` sample without
-# replacement, after {cite:t}`horvitz1952`. The Gini entropy is {cite:t}`tsallis1988`'s of order two.
+# replacement, and the weights used here are those of {cite:t}`horvitz1952`. The Gini entropy is {cite:t}`tsallis1988`'s of order two.
 #
 # Next: {doc}`05_is_it_rl` asks whether any of this needed a policy gradient.

@@ -730,8 +730,9 @@ pd.DataFrame(sides, index=["push at p = .4", "at p = .6", "at p = .99"]).T
 
 # %% [markdown]
 # {cite:t}`bereket2025` saw this in language models: trained on chance outcomes, GRPO grew
-# overconfident, PPO and RLOO did not, and removing the division cured it. Ours is
-# the tabular reason, and it adds the under-confident case. {doc}`20_rater_bandit` measures it on real
+# overconfident, PPO and RLOO did not, and removing the division cured it.
+# Their probability is a prediction paid by a proper score, ours the policy itself; this is a tabular
+# counterpart, and it adds the under-confident case. {doc}`20_rater_bandit` measures it on real
 # verdicts.
 #
 # ## When the bit itself is wrong or late

@@ -721,12 +721,13 @@ worth.round(3)
 #   {prf:ref}`thm-stated` (d). Enumeration found none; the portrait shows where to look.
 # - **The trap needs a policy that can fail on purpose.** If the answer is fixed, as in
 #   post-hoc calibration, or changes slowly beside the statement, Brier alone is just a proper
-#   score. {cite:t}`baniharouni2025` train on a logarithmic reward, which by (c) has a trap
-#   region at every weight, and report good results: their models do not come near it.
+#   score. {cite:t}`baniharouni2025` train on a logarithmic reward and report good
+#   results; in their released code the answer is part of the prompt when the update is made and
+#   only the confidence is trained, so nothing pulls it into failing.
 # - **Decoupling is not the gradient of any one reward.** It is right in a table. In a network
 #   whose answer and confidence share parameters, each of the two updates disturbs the other.
 # - **RLCR may be better than a toy with two parameters shows.** {cite:t}`damani2025` report
-#   improved calibration with no loss of accuracy at 7 billion parameters, with
+#   improved calibration with accuracy maintained at 7 billion parameters, with
 #   reasoning before the number; our "asks faintly" rests on one small published run.
 # - **The buckets are our reading.** If they stand elsewhere, the agreement of the rebuilt
 #   rows is a coincidence in six columns of two rows.

@@ -464,7 +464,7 @@ pd.DataFrame(held).T.round(2)
 # small errors and no better for large ones ({res}`10_how_many_outcomes:held.basic.2:.2f` against
 # {res}`10_how_many_outcomes:held.percentile.2:.2f` at .08).
 #
-# **So:** Wilson {cite:p}`wilson1927` for shares of outcomes, as {cite:t}`brown2001` advise for small $n$; the
+# **So:** Wilson {cite:p}`wilson1927` for shares of outcomes, one of the two that {cite:t}`brown2001` advise for small $n$; the
 # bootstrap, by whole groups, for means and differences of many cases; for one ECE report the noise floor, and give an interval for the gap of a bin that was
 # named beforehand instead.
 #
@@ -622,8 +622,8 @@ save_numbers(
 # fifty {res}`10_how_many_outcomes:peek.every:.2f`; the any-time alarm {res}`10_how_many_outcomes:peek.any-time:.3f`, whatever the
 # schedule. (Two thousand simulated streams agree within {res}`10_how_many_outcomes:watch_z:.1f` standard errors.)
 # The price: it needs {res}`10_how_many_outcomes:anytime80` outcomes to notice a true .85 with power .8, where the single test
-# planned beforehand needs {res}`10_how_many_outcomes:detect`. The idea is {cite:t}`robbins1970`'s; {cite:t}`howard2021` give the
-# modern theory. If you can fix $n$ beforehand, do; if you must watch, use this.
+# planned beforehand needs {res}`10_how_many_outcomes:detect`. The idea goes back to {cite:t}`robbins1970` and his
+# co-workers; {cite:t}`howard2021` give the modern theory. If you can fix $n$ beforehand, do; if you must watch, use this.
 #
 # :::{admonition} What would change my mind
 # :class: warning

@@ -211,7 +211,8 @@ pd.DataFrame({"chance": s, "RLCR, honest v": honest}).round(3)
 # {cite:p}`shao2024`. *Verdict:* baselines are harmless but idle at a calibrated policy
 # ({prf:ref}`thm-own-baseline`); dividing by the standard deviation destroys calibration, here a
 # final {res}`11_four_things:end_rlcd_std:.2f` for a truth of {res}`11_four_things:q_a`
-# ({prf:ref}`thm-std`). {cite:t}`bereket2025` report the same of reasoning models.
+# ({prf:ref}`thm-std`). {cite:t}`bereket2025` report the same of reasoning models whose
+# predicted probability is paid by a proper score.
 #
 # **Clamp the log?** Laya's reward floors the log at −9.21 to bound the damage of one example, and
 # still calls the sum strictly proper. *Verdict:* the floor breaks propriety for rare options, and

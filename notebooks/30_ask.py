@@ -373,6 +373,6 @@ print(f"Brier {brier:.3f}, level letters {1 - 1 / 4:.3f}")
 # %% [markdown]
 # ## Further reading
 #
-# Why first-token probabilities mislead about options is the subject of
+# Why the probability of a string misleads about options is the subject of
 # {cite:t}`holtzman2021`. What training with one bit of feedback makes of such a readout is
 # shown, on a policy small enough for ten seeds, in {doc}`20_rater_bandit`.

@@ -937,6 +937,6 @@ assert (picked["each at δ/5"] ** 2 / 6 > alpha).mean() < 0.2
 #
 # ## Further reading
 #
-# {cite:t}`chow1970` derived the gate of least cost; {cite:t}`geifman2017` give a bound for the error among acts of neural networks by a search over thresholds with a union bound.
+# {cite:t}`chow1970` describes the optimum rejection rule and its tradeoff of error against rejects; {cite:t}`geifman2017` give a bound for the error among acts of neural networks by a search over thresholds with a union bound.
 # {cite:t}`angelopoulos2025ltt` and {cite:t}`angelopoulos2024crc` are the two frameworks used here. {cite:t}`jones2021` is the contrary evidence to read before a gate meets people.
 # How many outcomes it takes to trust the number itself is the subject of {doc}`10_how_many_outcomes`; the policy of the films is trained in {doc}`20_rater_bandit`.
