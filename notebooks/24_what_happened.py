@@ -124,7 +124,7 @@ _ = axes[1].set(xlim=(0, None))
 # %% [markdown]
 # ## How each arm was chosen
 #
-# A ticket router that is to be trusted next quarter must be tuned on this quarter. Here is the
+# A router of tickets that is to be trusted next quarter must be tuned on this one. Here is the
 # protocol, fixed before any test row was looked at. Every arm runs on one grid of batch sizes
 # (outcomes per step) and learning rates, on {res}`24_what_happened:tuning_seeds` seeds, and is
 # judged on the validation texts. Proper objectives are chosen by validation *Brier score*. RLVR,
