@@ -260,10 +260,8 @@ pd.DataFrame(checks).T
 
 # %%
 def cell(values: np.ndarray, digits: int = 3) -> str:
-    """Mean and 95 % interval, as the table prints them."""
-    found = seed_interval(values)
-    numbers = (found.estimate, found.low, found.high)
-    return "{} [{}, {}]".format(*(f"{n:.{digits}f}" for n in numbers))
+    """Mean and 95 % interval over seeds, as the tables print them."""
+    return f"{seed_interval(values):.{digits}f}"
 
 
 columns = {

@@ -129,8 +129,7 @@ def lookup(kind: str, part: str = "all") -> np.ndarray:
 
 def cell(found: Interval, digits: int = 3) -> str:
     """An estimate with its 95 % interval, as tables print it."""
-    numbers = (found.estimate, found.low, found.high)
-    return "{} [{}, {}]".format(*(f"{n:.{digits}f}" for n in numbers))
+    return f"{found:.{digits}f}"
 
 
 # %% mystnb={"figure": {"caption": "One file, one head, two ways to split; mean over {res}`21_data:seeds` seeds. Above: test accuracy after each epoch of training; dashed, the nearest neighbour on the same split. Below: calibration error. On random rows every further epoch helps and the lookup is as good as the head; on whole groups accuracy soon stands still, calibration error doubles and the lookup is far behind.", "name": "fig-leak-epochs"}, "image": {"alt": "Two panels over 15 epochs. Accuracy: with random rows the head climbs from 0.83 to 0.93 and the nearest neighbour stands at 0.93; with whole groups the head goes from 0.78 to 0.81 and stays, and the nearest neighbour stands at 0.61. ECE: with random rows it stays near 0.02, with whole groups it rises from 0.07 to 0.14."}} tags=["hide-input"]

@@ -471,7 +471,7 @@ _ = ax.set(xlabel="labels", ylabel="accuracy")
 # %%
 def cell(found: Interval) -> str:
     """An estimate with its 95 % interval, as tables print it."""
-    return f"{found.estimate:.3f} [{found.low:.3f}, {found.high:.3f}]"
+    return f"{found:.3f}"
 
 
 cells = {
