@@ -303,8 +303,8 @@ for name, at in (("rlcd", (0.42, 0.42)), ("rlvr", (0.78, 0.03))):
 _ = ax.set(xlim=(0.35, 1), xlabel="stated confidence", ylabel="share of texts")
 
 # %% [markdown]
-# {numref}`fig-rater-spread` shows what went wrong. Sharpness is no fault: on nearly half of the
-# sentences all raters agree, and a policy that knew it would say so (grey). RLVR speaks as if it
+# {numref}`fig-rater-spread` shows what went wrong. Sharpness is no fault: on
+# {res}`20_rater_bandit:unanimous:.0%` of the sentences all raters agree, and a policy that knew it would say so (grey). RLVR speaks as if it
 # knew, but it does not know *which* sentences they are. RLCD spreads its confidence because its
 # features cannot tell. Here is the share of texts that each arm states at .9 or more, what it
 # states there on average, and how often a random rater agrees:
@@ -389,6 +389,7 @@ numbers = {
     "outcomes": f"{ONE_RATE.outcomes:,}",
     "floor": float(rater_floor(counts).mean()),
     "noise": round(noise, 4),
+    "unanimous": float((share.max(1) == 1).mean()),
     "ece": {name: float(values.mean()) for name, values in eces.items()},
     "brier": {
         name: float(metric_values(records, name, "brier").mean()) for name in BANDIT_ARMS

@@ -23,16 +23,17 @@
 # with an ECE of {res}`24_what_happened:proper_high:.3f` or less; the outcome reward and everything
 # divided by a group's standard deviation end at {res}`24_what_happened:plain_low:.3f` or more. One
 # rescue comes close, an entropy bonus of exactly the right weight, which accuracy hardly tells from
-# its neighbours, and they fail. *Among* the proper objectives Brier scores differ by a
-# hundredth at most, and RLCD and the verdict NLL change places against the chapter at one rate.
+# its neighbours, and they fail. *Among* the proper one-bit objectives mean Brier scores lie
+# within {res}`24_what_happened:proper_spread:.3f` of each other, and RLCD and the verdict NLL change places against the chapter at one rate.
 #
 # **After this chapter you can** read a tuning grid, say which rule chose each arm's setting and
 # why the rule matters, and tell which of the claims about baselines, rescues and verdict losses
 # survive tuning.
 #
 # **Running time.** Seconds: the page reads {res}`24_what_happened:tuning_runs` tuning runs and
-# {res}`24_what_happened:fresh_runs` fresh ones from the records. Training them again takes about
-# an hour on two cores (`make records FAMILY=rater_tuning`, then `FAMILY=rater_arms`).
+# {res}`24_what_happened:fresh_runs` fresh ones from the records. Training them took
+# {res}`24_what_happened:minutes` minutes of single cores on a busy machine
+# (`make records FAMILY=rater_tuning`, then `FAMILY=rater_arms`).
 
 # %% tags=["remove-cell"]
 # Set-up: on Colab this fetches the book; elsewhere it does nothing.
@@ -350,6 +351,7 @@ pd.DataFrame(
 
 # %% tags=["remove-cell"]
 eces = {name: float(metric_values(fresh, name, "ece").mean()) for name in names}
+briers = [float(metric_values(fresh, name, "brier").mean()) for name in proper]
 best_rescue = min(rescues, key=eces.get)
 bonuses = sorted(
     (n for n in rescues if "shannon" in n), key=validation_accuracy, reverse=True
@@ -379,6 +381,8 @@ save_numbers(
     {
         "proper_low": min(eces[n] for n in proper),
         "proper_high": max(eces[n] for n in proper),
+        "proper_spread": max(briers) - min(briers),
+        "minutes": round(sum(r.used["seconds"] for r in (*tuning, *fresh)) / 60),
         "plain_low": min(eces[n] for n in plain),
         "plain_high": eces["rlvr"],
         # A key may hold no dot: .3 becomes 03.
