@@ -73,7 +73,7 @@ from scipy.special import expit, logit
 
 from rlcd_core import plots
 from rlcd_core.data.rater import load_rater
-from rlcd_core.grid import family_records
+from rlcd_core.extra.grid import family_records
 from rlcd_core.metrics import (
     bootstrap_interval,
     classwise_reliability,

@@ -70,7 +70,7 @@ from scipy.stats import binom, norm
 
 from rlcd_core import plots
 from rlcd_core.data.rater import expected_brier, load_rater
-from rlcd_core.grid import family_records
+from rlcd_core.extra.grid import family_records
 from rlcd_core.metrics import (
     bootstrap_interval,
     ece,

@@ -74,14 +74,13 @@ import seaborn as sns
 from rlcd_core import plots
 from rlcd_core.arms import ARMS
 from rlcd_core.data.rater import label_entropy, load_rater, rater_floor
-from rlcd_core.grid import (
+from rlcd_core.extra.families.rater import (
     BANDIT_ARMS,
     ONE_RATE,
     RATES,
-    family_records,
     rater_bandit,
-    train_job,
 )
+from rlcd_core.extra.grid import family_records
 from rlcd_core.metrics import ece_noise_floor, iqm, seed_interval
 from rlcd_core.records import Store, metric_values, save_numbers
 from rlcd_core.tasks import rater_task
@@ -237,7 +236,7 @@ checks = {}
 for job in rater_bandit():
     if job.seed != seed or job.arm.name == "warmup":
         continue
-    now = train_job(job, "live")[0].metrics["test"]
+    now = job.train("live")[0].metrics["test"]
     then = by_run[job.arm.name, seed].metrics["test"]
     checks[job.arm.label] = {
         "Brier within .005": abs(now["brier"] - then["brier"]) < 0.005,

@@ -74,13 +74,13 @@ import seaborn as sns
 from rlcd_core import plots
 from rlcd_core.arms import ARMS, RESCUE_WEIGHTS
 from rlcd_core.calibrate import fit_temperature
-from rlcd_core.grid import (
+from rlcd_core.extra.families.rater import (
     SAME_AS,
     TUNING_GRID,
     by_accuracy,
-    family_records,
     tuned,
 )
+from rlcd_core.extra.grid import family_records
 from rlcd_core.metrics import seed_interval
 from rlcd_core.records import Store, metric_values, save_numbers
 from rlcd_core.tasks import rater_task, score

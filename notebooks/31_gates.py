@@ -76,6 +76,8 @@ from scipy.special import gammaln
 from rlcd_core import plots
 from rlcd_core.data.rater import load_rater
 from rlcd_core.data.split import split_by_group
+from rlcd_core.extra.families.rater import BANDIT_ARMS
+from rlcd_core.extra.grid import family_records
 from rlcd_core.gates import (
     Costs,
     conformal_risk_control,
@@ -84,7 +86,6 @@ from rlcd_core.gates import (
     share_at,
     split_conformal,
 )
-from rlcd_core.grid import BANDIT_ARMS, family_records
 from rlcd_core.metrics import coverage_at_error, risk_coverage, seed_interval
 from rlcd_core.records import Store, save_numbers
 from rlcd_core.tasks import rater_task

@@ -175,7 +175,7 @@ def runs(
     ] = None,
 ) -> None:
     """Train the runs of a family that have no record, and keep the records."""
-    from rlcd_core import grid  # torch is imported only here
+    from rlcd_core.extra import grid  # torch is imported only here
 
     if family is None:
         for name, make in grid.FAMILIES.items():

@@ -445,9 +445,9 @@ def test_misuse_of_the_command_line_is_no_traceback(
 def test_a_plain_installation_says_what_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("rlcd_core.grid", "rlcd_core.tasks", "rlcd_core.train"):
+    for name in ("rlcd_core.extra.grid", "rlcd_core.tasks", "rlcd_core.train"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    if loaded := sys.modules.get("rlcd_core"):
+    if loaded := sys.modules.get("rlcd_core.extra"):
         monkeypatch.delattr(loaded, "grid", raising=False)
     monkeypatch.setitem(sys.modules, "joblib", None)
     result = CliRunner().invoke(app, ["runs"])

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "rlcd_core"
 # Bottom first. A floor of the design takes two rows where one of its modules builds on
-# a neighbour (exact on rewards, tasks on records, grid on tasks).
+# a neighbour (exact on rewards, tasks on records, extra on tasks).
 FLOORS = [
     {"files"},
     {"schema", "scoring", "metrics"},
@@ -20,7 +20,7 @@ FLOORS = [
     {"train", "calibrate", "gates"},
     {"arms", "evaluate", "records", "decider", "plots"},
     {"tasks"},
-    {"grid"},
+    {"extra"},
     {"__main__"},
 ]
 FLOOR = {module: n for n, modules in enumerate(FLOORS, 1) for module in modules}

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from rlcd_core import grid
 from rlcd_core.arms import ARMS
+from rlcd_core.extra import grid, jobs
+from rlcd_core.extra.families import rater
 from rlcd_core.records import Store, config_hash, metric_values
 from rlcd_core.tasks import Noise, ScoredAsWrong, score
 
@@ -32,7 +33,7 @@ def test_a_record_is_reproduced(family: str, name: str, seed: int) -> None:
         for job, record in zip(grid.FAMILIES[family](), records, strict=True)
         if (job.arm.name, job.seed) == (name, seed)
     )
-    again, p = grid.train_job(job, family)
+    again, p = job.train(family)
     assert config_hash(again.config) == record.key
     for split in ("validation", "test"):
         now, then = again.metrics[split], record.metrics[split]
@@ -54,7 +55,7 @@ def test_families_are_complete_and_hold_nothing_else(family: str) -> None:
 @pytest.mark.data
 def test_stored_predictions_give_the_stored_metrics() -> None:
     store = Store("rater_bandit")
-    task = grid._task("rater-movie-3")
+    task = jobs._task("rater-movie-3")
     counts = task.counts[task.splits["test"]]
     for record in grid.family_records("rater_bandit")[::11]:
         found = score(store.predictions(record), counts)
@@ -76,14 +77,14 @@ def test_arms_of_a_family_share_seeds_warmups_and_budget() -> None:
 
 
 def test_seeds_of_tuning_appear_in_no_result() -> None:
-    tuning = {job.seed for job in grid.rater_rate()} | set(grid.TUNING_SEEDS)
-    assert tuning.isdisjoint(job.seed for job in grid.rater_bandit())
-    assert tuning.isdisjoint(grid.FRESH_SEEDS)
+    tuning = {job.seed for job in rater.rater_rate()} | set(rater.TUNING_SEEDS)
+    assert tuning.isdisjoint(job.seed for job in rater.rater_bandit())
+    assert tuning.isdisjoint(rater.FRESH_SEEDS)
 
 
 @pytest.mark.data
 def test_choices_follow_their_rule_and_tests_rows_play_no_part(monkeypatch) -> None:
-    rows = [r for r in grid._tuning_records() if r.arm in ("rlcd", "rlvr")]
+    rows = [r for r in rater._tuning_records() if r.arm in ("rlcd", "rlvr")]
     for name, key, best in (("rlcd", "brier", min), ("rlvr", "accuracy", max)):
         cells: dict[tuple, list[float]] = {}
         for r in rows:
@@ -92,35 +93,35 @@ def test_choices_follow_their_rule_and_tests_rows_play_no_part(monkeypatch) -> N
                 cell = sizes["learning_rate"], sizes["outcomes_per_step"]
                 cells.setdefault(cell, []).append(r.metrics["validation"][key])
         wanted = best(cells, key=lambda c, cells=cells: np.mean(cells[c]))
-        found = grid.tuned(name)
+        found = rater.tuned(name)
         assert (found.learning_rate, found.outcomes_per_step) == wanted
     # Planted fault: with test metrics swapped for noise the choice must not move.
-    before = grid.tuned("rlcd")
+    before = rater.tuned("rlcd")
     for r in rows:
         monkeypatch.setitem(r.metrics, "test", {"brier": 0.0, "accuracy": 1.0})
-    assert grid.tuned("rlcd") == before
+    assert rater.tuned("rlcd") == before
 
 
 def test_an_unfinished_grid_is_no_choice(monkeypatch) -> None:
-    monkeypatch.setattr(grid, "_tuning_records", list)
+    monkeypatch.setattr(rater, "_tuning_records", list)
     with pytest.raises(LookupError, match="0 of 18 cells"):
-        grid.tuned("rlcd")
+        rater.tuned("rlcd")
 
 
 def test_unknown_names_say_what_there_is() -> None:
     with pytest.raises(KeyError, match="rlcd_loo"):
-        grid.arm("rlcd_lo")
+        jobs.arm("rlcd_lo")
     with pytest.raises(KeyError, match="rater_bandit"):
         grid.run_family("rater")
     with pytest.raises(KeyError, match="rater-<source>"):
-        grid._task("movie")
+        jobs._task("movie")
     with pytest.raises(ValueError, match="flip, redraw"):
         Noise("flop").wrap(None, 0)
 
 
 def test_every_arm_names_itself() -> None:
     for name, one in ARMS.items():
-        assert name == one.name == grid.arm(name).name
+        assert name == one.name == jobs.arm(name).name
 
 
 def test_score_by_hand() -> None:
