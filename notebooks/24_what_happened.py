@@ -73,17 +73,20 @@ import seaborn as sns
 
 from rlcd_core import plots
 from rlcd_core.arms import ARMS, RESCUE_WEIGHTS
-from rlcd_core.calibrate import fit_temperature
+from rlcd_core.extra.families.efficiency import ARM_NAMES as EFFICIENT
+from rlcd_core.extra.families.efficiency import BUDGETS, REFERENCE
+from rlcd_core.extra.families.efficiency import chosen as choose
 from rlcd_core.extra.families.rater import (
+    AT_THE_EDGE,
     SAME_AS,
     TUNING_GRID,
     by_accuracy,
     tuned,
 )
 from rlcd_core.extra.grid import family_records
-from rlcd_core.metrics import seed_interval
+from rlcd_core.metrics import budget_to_reach, seed_interval
 from rlcd_core.records import Store, metric_values, save_numbers
-from rlcd_core.tasks import rater_task, score
+from rlcd_core.tasks import rater_task
 
 plots.use_style()
 fresh = family_records("rater_arms")
@@ -132,6 +135,10 @@ _ = axes[1].set(xlim=(0, None))
 # its rescues and the std-normalised arms are chosen by validation *accuracy*, because by Brier
 # score they would choose hardly to learn. The chosen setting then runs on ten seeds that no
 # choice has seen.
+#
+# The grid of the first pass had batches of 64, 256 and 1024. {res}`24_what_happened:extended` arms chose
+# the smallest. For these alone it was extended by batches of 16 and a larger rate at 64, so that they
+# tried more cells than the others; {res}`24_what_happened:smaller` of them then moved to 16.
 
 # %% mystnb={"figure": {"caption": "The grid of two arms, mean over the tuning seeds. Above: validation Brier score of RLCD with one outcome (lower is better). Below: validation accuracy of RLVR with one outcome (higher is better). Empty: not on the grid for that batch, since larger batches take fewer and larger steps.", "name": "fig-happened-grid"}, "image": {"alt": "Two heat maps with batch size in rows and learning rate in columns. RLCD's Brier score has a shallow valley along a diagonal: larger batches want larger rates. RLVR's accuracy has a ridge along the same diagonal and falls off at high rates."}} tags=["hide-input"]
 
@@ -175,13 +182,14 @@ chosen = {name: tuned(name) for name in names}
 
 
 def on_edge(name: str) -> str:
-    """Whether the chosen rate or batch lies at the end of the grid."""
+    """Whether the chosen rate or batch lies at the end of the arm's grid."""
     batch, rate = chosen[name].outcomes_per_step, chosen[name].learning_rate
-    rates = TUNING_GRID[batch]
+    cells = grid_of(name, "brier")
+    rates = cells.loc[batch].dropna().index
     at = []
-    if rate in (min(rates), max(rates)):
+    if rate in (rates.min(), rates.max()):
         at.append("rate")
-    if batch in (min(TUNING_GRID), max(TUNING_GRID)):
+    if batch in (cells.index.min(), cells.index.max()):
         at.append("batch")
     return " and ".join(at) or "no"
 
@@ -258,94 +266,143 @@ pd.DataFrame(
 )
 
 # %% [markdown]
-# ## Can RLVR be rescued?
+# The rescues of RLVR have a chapter of their own, {doc}`25_rescues`.
 #
-# Three rescues are often proposed: an entropy bonus, a KL penalty to the starting policy, and a
-# temperature afterwards. Theory says that each is one number for all questions and so cannot
-# calibrate all of them ({prf:ref}`thm-rescues`). Each weight had the whole grid to itself.
-
-# %% mystnb={"figure": {"caption": "ECE of RLVR with each rescue, ten fresh seeds, mean and 95 % interval, between plain RLVR and RLCD. A weight that is right for this data set exists; its neighbours miss.", "name": "fig-happened-rescues"}, "image": {"alt": "Dot plot of ECE. Plain RLVR is worst. Among the entropy bonuses one weight, 0.3, comes close to RLCD, and both of its neighbours lie far above. The KL penalties lie high except for the strongest, whose interval is wide. RLCD is lowest."}} tags=["hide-input"]
-shown_rescues = ("rlvr", *rescues, "rlcd")
-fig, ax = plots.figure(height=4.4)
-values = {name: metric_values(fresh, name, "ece") for name in shown_rescues}
-plots.plot_dots(ax, plots.prepare_dots(values), "test ECE, 15 equal-width bins")
-_ = ax.set(xlim=(0, None))
-
-# %% [markdown]
-# Here is the contrary result, and its price. RLVR with an entropy bonus of .3 reaches an ECE of
-# {res}`24_what_happened:rescues.shannon_03:.3f`. {prf:ref}`thm-rescues` says that a bonus is
-# right for one degree of certainty only; on sentences whose certainties lie in a narrow range, one
-# weight can be nearly right on average. But its neighbours, .2 and .5, are off by
-# {res}`24_what_happened:rescues.shannon_02:.2f` and
-# {res}`24_what_happened:rescues.shannon_05:.2f`, and their accuracies are the same to three
-# digits or nearly so:
-
-# %%
-
-
-def validation_accuracy(name: str) -> float:
-    """Mean validation accuracy of an arm's chosen cell."""
-    at = chosen[name].outcomes_per_step, chosen[name].learning_rate
-    return float(grid_of(name, "accuracy").loc[at])
-
-
-pd.DataFrame(
-    {
-        labels[name]: {
-            "validation accuracy": validation_accuracy(name),
-            "test ECE": metric_values(fresh, name, "ece").mean(),
-            "test Brier": metric_values(fresh, name, "brier").mean(),
-        }
-        for name in ("rlvr", *(n for n in rescues if "shannon" in n), "rlcd")
-    }
-).T.round(3)
-
-# %% [markdown]
-# By validation accuracy one would take *{res}`24_what_happened:by_accuracy`*, with an ECE of
-# {res}`24_what_happened:by_accuracy_ece:.3f`: the right weight, but by luck. It leads the next by
-# {res}`24_what_happened:accuracy_margin:.4f`, and between seeds the accuracy of one setting varies
-# by {res}`24_what_happened:accuracy_deviation:.4f` (standard deviation). Somebody who measures
-# calibration on held-out outcomes can find the right weight for a data set reliably. Somebody who
-# does so can also subtract $p_a$ and have no weight to find. Even at its best the bonus is behind:
-# Brier score worse than RLCD's by {res}`24_what_happened:best_rescue_gap:.4f`.
+# ## Are the probabilities right where they are stated?
 #
-# The temperature is a fair rescue too: one number, fitted on data that nothing else has used. Here it
-# is fitted on one half of the test texts and judged on the other, for each fresh seed.
+# {numref}`fig-happened-reliability` pools the test predictions of the ten fresh seeds. The band is
+# the Wilson interval of each bin's accuracy; the bars along the foot are counts.
 
-# %%
+# %% mystnb={"figure": {"caption": "Reliability of two tuned arms on test texts, one verdict drawn per text and seed, ten seeds pooled, 15 equal-width bins. Dotted: honest.", "name": "fig-happened-reliability"}, "image": {"alt": "Two reliability diagrams. RLCD, one outcome, lies along the diagonal from about 0.4 to 0.95. RLVR states more than 0.9 for most texts and lies far below the diagonal everywhere."}} tags=["hide-input"]
 store = Store("rater_arms")
 task = rater_task("movie")
 counts = task.counts[task.splits["test"]]
 share = counts / counts.sum(1, keepdims=True)
-half = np.arange(len(counts)) % 2 == 0
+luck = np.random.default_rng(24)
+verdicts = (share.cumsum(1) < luck.random((10, len(share), 1))).sum(-1)
+fig, axes = plots.figure(1, 2, height=3.6)
+for ax, name in zip(axes, ("rlcd", "rlvr"), strict=True):
+    rows = [r for r in fresh if r.arm == name]
+    p = np.stack([store.predictions(r) for r in rows])
+    right = (p.argmax(-1) == verdicts).ravel()
+    data = plots.prepare_reliability(p.max(-1).ravel(), right)
+    plots.plot_reliability(ax, data, name)
+_ = axes[1].set(ylabel="")
+
+# %% [markdown]
+# ## How many outcomes does each estimator need?
+#
+# For somebody who pays for each outcome the final score at 60,000 is the wrong question. The right
+# one: after how many outcomes is an estimator where the published recipe ends? The mark is the
+# mean test Brier score of the seed recipe, tuned, at the full budget. Every estimator is tuned afresh
+# at each smaller budget, on the same cells, by validation Brier score.
+#
+# There are two ways to spend computing. *One update*: each batch of outcomes is used once, as in the
+# published recipe. *With replays*: a batch of fresh outcomes may be followed by 3 or 15 further updates
+# on batches that were heard before. No outcome is added. The actions are then those of earlier
+# policies, which the objectives shown here survive ({prf:ref}`thm-behaviour`): the rewards and losses are
+# unweighted, and $p = q$ stays their resting place for any behaviour policy.
+
+# %%
+runs = family_records("efficiency_arms")
+full = {n: metric_values(fresh, n, "brier") for n in EFFICIENT}
+mark = full[REFERENCE]
 
 
-def tempered(name: str) -> dict[str, np.ndarray]:
-    """Scores on the second half, before and after a temperature."""
-    found: dict[str, list[float]] = {}
-    for record in fresh:
-        if record.arm != name:
-            continue
-        log_p = np.log(np.clip(store.predictions(record), 1e-6, None))
-        fit = fit_temperature(log_p[half], share[half])
-        before = score(np.exp(log_p[~half]), counts[~half])
-        after = score(fit.apply(log_p[~half]), counts[~half])
-        for key, value in (
-            ("T", fit.value),
-            ("ECE before", before["ece"]),
-            ("ECE after", after["ece"]),
-            ("Brier before", before["brier"]),
-            ("Brier after", after["brier"]),
-        ):
-            found.setdefault(key, []).append(value)
-    return {key: np.array(values) for key, values in found.items()}
+def spent(name: str, replay: bool, axis: str = "outcomes") -> tuple[np.ndarray, np.ndarray]:
+    """Budgets (T,) used and test Brier scores (seeds, T) of an estimator."""
+    at, scores = [], []
+    for budget in BUDGETS:
+        config = choose(name, budget, replay)
+        rows = sorted(
+            (
+                r
+                for r in runs
+                if r.arm == name
+                and r.config["train"]["outcomes"] == budget
+                and r.config["train"].get("replays", 0) == config.replays
+                and r.config["train"]["learning_rate"] == config.learning_rate
+                and r.config["train"]["outcomes_per_step"] == config.outcomes_per_step
+            ),
+            key=lambda r: r.seed,
+        )
+        at.append(np.mean([r.used[axis] for r in rows]))
+        scores.append([r.metrics["test"]["brier"] for r in rows])
+    if not replay:
+        rows = [r for r in fresh if r.arm == name]
+        at.append(np.mean([r.used[axis] for r in rows]))
+        scores.append(full[name])
+    return np.array(at), np.array(scores).T
 
 
-heated = {name: tempered(name) for name in ("rlvr", "rlvr_loo", "rlcd", "verdict_nll")}
+def ratio(name: str, replay: bool, axis: str = "outcomes") -> dict[str, float]:
+    """Share of the seed recipe's spending at the mark, with a bootstrap over seeds."""
+    at, scores = spent(name, replay, axis)
+    whole = np.mean([r.used[axis] for r in fresh if r.arm == REFERENCE])
+    found = budget_to_reach(at, scores.mean(0), mark.mean()) / whole
+    rng = np.random.default_rng(24)
+    again = []
+    for _ in range(2000):
+        pick = rng.integers(len(scores), size=len(scores))
+        # The same seeds on both sides: they share their warm-ups.
+        value = budget_to_reach(at, scores[pick].mean(0), mark[pick].mean())
+        # Below the smallest budget only a bound is known: take that bound.
+        again.append((at[0] if np.isnan(value) else value) / whole)
+    low, high = np.quantile(again, (0.025, 0.975), method="inverted_cdf")
+    return {"ratio": found, "low": float(low), "high": float(high)}
+
+
+def shown_ratio(found: dict[str, float], first: float) -> str:
+    """A ratio with its interval; bounds where the crossing is outside the budgets."""
+    if np.isnan(found["ratio"]):
+        return f"below {first:.2f}"
+    if np.isinf(found["ratio"]):
+        return "not reached"
+    high = "not reached" if np.isinf(found["high"]) else f"{found['high']:.2f}"
+    return f"{found['ratio']:.2f} [{found['low']:.2f}, {high}]"
+
+
+modes = {"one update": False, "with replays": True}
+ratios = {
+    (name, mode): ratio(name, replay) for name in EFFICIENT for mode, replay in modes.items()
+}
+first = BUDGETS[0] / 60_000
 pd.DataFrame(
     {
-        key: {labels[n]: cell(rows[key]) for n, rows in heated.items()}
-        for key in heated["rlvr"]
+        mode: {labels[n]: shown_ratio(ratios[n, mode], first) for n in EFFICIENT}
+        for mode in modes
+    }
+)
+
+# %% mystnb={"figure": {"caption": "Test Brier score against outcomes spent, ten fresh seeds, mean and 95 % interval; each point tuned at its own budget. Above: one update a batch. Below: with replays. Dotted: where the seed recipe ends.", "name": "fig-happened-efficiency"}, "image": {"alt": "Two panels of falling curves over outcomes on a logarithmic axis. With one update a batch all curves fall slowly; with replays they start lower and lie closer to the dotted line."}} tags=["hide-input"]
+fig, axes = plots.figure(2, height=3.4, sharex=True, sharey=True)
+for ax, (mode, replay) in zip(axes, modes.items(), strict=True):
+    ends = []
+    for name in EFFICIENT:
+        at, scores = spent(name, replay)
+        look = plots.arm_style(name)
+        line = plots.prepare_curves(at, {name: scores})[name]
+        ax.fill_between(at, line.low, line.high, color=look.color, alpha=0.15, lw=0)
+        ax.plot(at, line.mean, **look.drawn)
+        ends.append((at[-1], line.mean[-1], look.label, look.color))
+    ax.axhline(mark.mean(), color=plots.INK, lw=1, ls=":")
+    _ = ax.set(xscale="log", ylabel="test Brier score", title=mode)
+    plots.note_ends(ax, ends)
+_ = axes[1].set(xlabel="outcomes spent")
+
+# %%
+pd.DataFrame(
+    {
+        f"{axis}, {mode}": {
+            labels[n]: shown_ratio(
+                ratio(n, replay, axis), spent(n, replay, axis)[0][0] / np.mean(
+                    [r.used[axis] for r in fresh if r.arm == REFERENCE]
+                )
+            )
+            for n in EFFICIENT
+        }
+        for axis in ("prompts", "forward_passes")
+        for mode, replay in modes.items()
     }
 )
 
@@ -353,21 +410,6 @@ pd.DataFrame(
 eces = {name: float(metric_values(fresh, name, "ece").mean()) for name in names}
 briers = [float(metric_values(fresh, name, "brier").mean()) for name in proper]
 best_rescue = min(rescues, key=eces.get)
-bonuses = sorted(
-    (n for n in rescues if "shannon" in n), key=validation_accuracy, reverse=True
-)
-by_rule = bonuses[0]
-margin = validation_accuracy(by_rule) - validation_accuracy(bonuses[1])
-deviation = np.std(
-    [
-        r.metrics["validation"]["accuracy"]
-        for r in tuning
-        if r.arm == by_rule
-        and r.config["train"]["learning_rate"] == chosen[by_rule].learning_rate
-        and r.config["train"]["outcomes_per_step"] == chosen[by_rule].outcomes_per_step
-    ],
-    ddof=1,
-)
 
 
 def interval(values: np.ndarray) -> list[float]:
@@ -390,21 +432,22 @@ save_numbers(
             n.removeprefix("rlvr_").replace(".", ""): eces[n] for n in rescues
         },
         "best_rescue_gap": interval(gap(best_rescue, "rlcd", "brier")),
-        "accuracy_margin": margin,
-        "accuracy_deviation": float(deviation),
-        "by_accuracy": ARMS[by_rule].label,
-        "by_accuracy_ece": eces[by_rule],
         "tuning_runs": f"{len(tuning):,}",
         "fresh_runs": len(fresh),
         "tuning_seeds": len({r.seed for r in tuning}),
         "arms": len(names),
+        "extended": len(AT_THE_EDGE),
+        "smaller": sum(
+            chosen[n].outcomes_per_step < min(TUNING_GRID) for n in AT_THE_EDGE
+        ),
         "edges": sum(on_edge(n) != "no" for n in names),
         "best_rescue": labels[best_rescue],
         "best_rescue_ece": eces[best_rescue],
-        "tempered": {n: float(h["ECE after"].mean()) for n, h in heated.items()},
-        "tempered_gap": interval(
-            heated["rlvr"]["Brier after"] - heated["rlcd"]["Brier after"]
-        ),
+        "mark": float(mark.mean()),
+        "needs": {
+            f"{name}-{mode.split()[-1]}": shown_ratio(found, first)
+            for (name, mode), found in ratios.items()
+        },
         "gaps": {f"{a}-{b}": interval(gap(a, b, "brier")) for a, b in pairs},
     },
 )
@@ -435,21 +478,22 @@ save_numbers(
 # - **What a bit costs.** Verdict NLL against the full label:
 #   {res}`24_what_happened:gaps.verdict_nll-nll:.4f`.
 # - **Rescues.** An entropy bonus can be tuned to this data set if calibration, not accuracy,
-#   chooses its weight. The temperature brings RLVR's ECE from
-#   {res}`24_what_happened:plain_high:.3f` to {res}`24_what_happened:tempered.rlvr:.3f`, but after
-#   tempering both its Brier score is worse than RLCD's by
-#   {res}`24_what_happened:tempered_gap:.4f`. One number undoes the over-confidence that all texts
-#   share; it cannot give back what was never learned.
+#   chooses its weight; a temperature repairs the mean and not the ranking ({doc}`25_rescues`).
+# - **Outcomes.** To end where the seed recipe ends (Brier {res}`24_what_happened:mark:.4f`), RLCD with
+#   one outcome a text and one update a batch needs {res}`24_what_happened:needs.rlcd-update` of its
+#   outcomes, the verdict NLL {res}`24_what_happened:needs.verdict_nll-update`; with replays
+#   {res}`24_what_happened:needs.rlcd-replays` and {res}`24_what_happened:needs.verdict_nll-replays`. The
+#   seed recipe itself, when it may replay, needs {res}`24_what_happened:needs.rlcd_loo-replays`: part of
+#   the saving is the re-use of outcomes and not the estimator.
 #
 # :::{admonition} What would change my mind
 # :class: warning
 #
-# - *The edge of the grid.* {res}`24_what_happened:edges` arms chose the smallest batch; a still
-#   smaller one was not tried.
+# - *The edge of the grid.* {res}`24_what_happened:edges` arms still lie on an edge of theirs.
 # - *One data set and a linear head.* The order among proper arms is a matter of thousandths and
 #   need not carry over; the divide is a hundred times larger.
-# - *A single budget.* All arms spent the same number of outcomes. How few would have sufficed is
-#   another question, and the better one for a user who pays for each.
+# - *Replays at the full budget* were not run: with 60,000 outcomes they would move every arm, and
+#   perhaps the order among them.
 # - *Three options.* With a hundred, one bit says much less, and the ranking of estimators by
 #   variance may begin to matter.
 # :::

@@ -25,8 +25,9 @@
 # {res}`30_ask:chance:.0%`, while it claims {res}`30_ask:confidence:.0%`.
 #
 # **After this chapter you can** put typed questions to a small language model, read the answer
-# as an object or as JSON, verify that questions do not influence each other, and run the two
-# checks, chance and order, that any model must pass before its probabilities mean anything.
+# as an object or as JSON, verify that questions do not influence each other, say what one
+# reading of the state saves, ask with a thousand options, and run the two checks, chance and
+# order, that any model must pass before its probabilities mean anything.
 #
 # **Running time.** About half a minute on two CPU cores, seconds on a T4 or A100. The first
 # run converts the packaged SmolLM2-135M once.
@@ -73,8 +74,9 @@ from rlcd_core import plots
 from rlcd_core.data.triage import tickets
 from rlcd_core.decider import Decider
 from rlcd_core.evaluate import answers_by_order, order_sensitivity
+from rlcd_core.policy import Finalists, PermutationAverage
 from rlcd_core.policy.order import orders
-from rlcd_core.records import save_numbers
+from rlcd_core.records import results_dir, save_numbers
 from rlcd_core.schema import (
     Choice,
     Noul,
@@ -85,6 +87,7 @@ from rlcd_core.schema import (
 )
 
 plots.use_style()
+measured = json.loads((results_dir() / "decider.json").read_text())
 decider = Decider.load()
 model = decider.policy
 
@@ -144,6 +147,7 @@ for name, answer in answers.items():
 # confidence (the largest probability, and $1 - H(p)/\ln K$), and for a score the mean level on
 # a scale from 0 to 1; `to_dict` is always valid JSON:
 
+
 # %%
 def short(value):
     """Round every number for the page."""
@@ -186,6 +190,107 @@ print("unmoved by order and company, 1e-5: ", company_gap < 1e-5)
 assert max(shared_gap, company_gap) < 1e-5
 
 # %% [markdown]
+# ## One reading of the state
+#
+# Three prompts that begin with the same ticket need not read it three times. The decider knows
+# three ways, and each gives every question the probabilities of its own full prompt:
+#
+# - **plain**: one prompt after the other, or in a batch;
+# - **shared prefix**: one pass over the state keeps its keys and values; a second pass lets all
+#   questions attend to them and to themselves. Nothing is ever written to what was kept;
+# - **tree**: one pass over one sequence, the state and then the questions. Where prompts begin
+#   alike they share tokens, positions start again at each branch, and a mask hides every branch
+#   from the others ({numref}`fig-ask-tree`).
+
+# %% mystnb={"figure": {"caption": "The packed sequence of the ticket and its three questions, and what each token may see: rows look at the coloured columns. All questions see the ticket, none sees another question.", "name": "fig-ask-tree"}, "image": {"alt": "A square mask. A triangle on top left is the state. Below it three bands, one for each question, cover the columns of the state; each band ends in a triangle of its own, and the squares between the questions are empty."}} tags=["hide-input"]
+shared = model.share(ticket, list(questions.values()))
+(_, tree), *_ = shared.trees
+sizes = [len(node) for node in tree.nodes]
+begins = np.cumsum([0, *sizes])
+owners = {
+    n: [i for i, path in enumerate(tree.paths) if n in path] for n in range(len(sizes))
+}
+paint = [plots.COLORS[name] for name in ("rlcd", "verdict", "label")]
+fig, ax = plots.figure(height=4.4)
+for node in range(len(sizes)):
+    low, high = begins[node], begins[node + 1]
+    common = len(owners[node]) > 1
+    color = plots.COLORS["control"] if common else paint[owners[node][0]]
+    ax.fill([low, low, high], [low, high, high], color=color, alpha=0.85, lw=0)
+    above = tree.parents[node]
+    while above >= 0:
+        left, right = begins[above], begins[above + 1]
+        ax.fill(
+            [left, right, right, left],
+            [low, low, high, high],
+            color=color,
+            alpha=0.35,
+            lw=0,
+        )
+        above = tree.parents[above]
+for name, path, color in zip(questions, tree.paths, paint, strict=True):
+    plots.note(
+        ax, name, begins[-1] + 2, begins[path[-1] : path[-1] + 2].mean(), color=color
+    )
+plots.note(ax, "ticket", begins[1] / 2 + 12, begins[1] / 2 - 6)
+ax.set(xlim=(0, begins[-1] * 1.3), ylim=(begins[-1], 0), aspect="equal")
+_ = ax.set(xlabel="token that is seen", ylabel="token that looks")
+
+# %% [markdown]
+# Which way is cheapest is a question of counting. A pass costs as much as a few tokens do, an
+# attention score very little, but the mask of a tree has one for every pair of tokens, hidden or
+# not. The rule of `CostRule` adds the three up and takes the least; one question in one order
+# always takes the plain path. Its constants are measured, not guessed ({numref}`fig-ask-rule`).
+
+# %%
+plan = decider.plan(ticket, list(questions.values()))
+for way, work in plan.works.items():
+    cost = decider.rule.cost(work)
+    print(f"{way:7} {work.tokens:4} tokens, {work.passes} passes, cost {cost:.0f}")
+print("chosen:", plan.way)
+
+# %% mystnb={"figure": {"caption": "Measured time of the shared prefix over that of the tree. Above the dotted line the tree is faster. Filled: the rule takes the tree; open: it takes the shared prefix.", "name": "fig-ask-rule"}, "image": {"alt": "Three curves, for 2, 8 and 24 questions, over the length of the state. They start above 1 and fall as the state grows."}} tags=["hide-input"]
+cells = pd.DataFrame(measured["rule"]["rows"])
+fig, ax = plots.figure(height=3.2)
+ends = []
+for (count, rows_of), color in zip(cells.groupby("questions"), paint, strict=True):
+    ways = [row["ways"] for _, row in rows_of.iterrows()]
+    ratio = [way["shared"]["seconds"] / way["tree"]["seconds"] for way in ways]
+    ax.plot(rows_of["state"], ratio, color=color)
+    fill = [color if chosen == "tree" else "none" for chosen in rows_of["chosen"]]
+    ax.scatter(rows_of["state"], ratio, c=fill, edgecolors=color, zorder=3)
+    ends.append((rows_of["state"].iloc[-1], ratio[-1], f"{count} questions", color))
+plots.note_ends(ax, ends)
+ax.axhline(1, color=plots.INK, lw=1, ls=":")
+_ = ax.set(xlabel="tokens of the state", ylabel="shared / tree", xscale="log")
+
+# %% tags=["hide-input"]
+ratios = measured["ratios"]
+speed = pd.DataFrame(
+    {
+        f"{n} questions": {
+            "one by one": ratios[f"ask_{n}"]["over_one_by_one"],
+            "plain transformers": ratios[f"ask_{n}"]["over_transformers"],
+            "constrained generation": ratios[f"ask_{n}"]["over_constrained"],
+            "outlines": ratios[f"ask_{n}"]["over_outlines"],
+            "limit by counting tokens": ratios[f"ask_{n}"]["limit"],
+            "share of that limit": ratios[f"ask_{n}"]["share_of_limit"],
+        }
+        for n in (8, 64)
+    }
+)
+speed.rename_axis("times faster than").round(2)
+
+# %% [markdown]
+# On a state of {res}`30_ask:speed_state` tokens, eight questions are answered
+# {res}`30_ask:speed_8:.1f` times faster than one by one, {res}`30_ask:speed_share_8:.0%` of
+# what counting tokens allows, $m(S + q)/(S + mq)$; 64 questions {res}`30_ask:speed_64:.0f`
+# times ({res}`30_ask:speed_share_64:.0%`). A constrained decoder reads each prompt anew and
+# returns an option without its probability. In bfloat16, over
+# {res}`30_ask:half_prompts` prompts, the mean error against float32 is
+# {res}`30_ask:half_shared:.2f` times (shared) and {res}`30_ask:half_tree:.2f` times (tree) that
+# of the plain path, give or take {res}`30_ask:half_error:.2f`.
+#
 # ## What the numbers are worth
 #
 # SmolLM2-135M was trained to chat, not to decide. To see what its probabilities mean, ask it
@@ -214,6 +319,27 @@ summary = {
     "averaged_accuracy": float(level_correct.mean()),
     "averaged_confidence": float(level.max(1).mean()),
     "three_best": max(answers.values(), key=lambda a: a.confidence).confidence,
+}
+ratios, half = measured["ratios"], measured["bf16"]
+summary |= {
+    "speed_state": ratios["ask_8"]["state_tokens"],
+    "speed_8": ratios["ask_8"]["over_one_by_one"],
+    "speed_64": ratios["ask_64"]["over_one_by_one"],
+    "speed_share_8": ratios["ask_8"]["share_of_limit"],
+    "speed_share_64": ratios["ask_64"]["share_of_limit"],
+    "half_prompts": half["prompts"],
+    "half_shared": half["over_plain"]["shared"],
+    "half_tree": half["over_plain"]["tree"],
+    "half_error": max(half["over_plain_standard_error"].values()),
+    "order_questions": measured["orders"]["questions"],
+    "order_time": ratios["orders_4_over_one"],
+    "fine_options": measured["fine"]["options"],
+    "fine_n": measured["fine"]["head"]["n"],
+    "fine_head": measured["fine"]["head"]["accuracy"],
+    "fine_second": measured["fine"]["head_then_second_head"]["accuracy"],
+    "fine_reach": measured["fine"]["reach_last_stage"],
+    "fine_error": measured["fine"]["head"]["standard_error"],
+    "staged_rows": measured["fine"]["few"]["head"]["n"],
 }
 save_numbers("30_ask", summary)
 shown = {
@@ -248,9 +374,126 @@ pd.DataFrame({"untrained SmolLM2-135M": shown}).round(2)
 # the repository compared in the chapter on the sources). So a letter readout is a *starting
 # point for training*, never a skill to claim.
 #
-# The decider averages over orders by itself when its policy is wrapped in
-# `rlcd_core.policy.order.PermutationAverage`.
+# Averaging is one wrapper, `PermutationAverage(policy, 4)`, and reads the state once for all
+# orders. What it buys, on {res}`30_ask:order_questions` questions with six options (TREC), each
+# asked in all six rotations:
+
+# %% tags=["hide-input"]
+by_count = {
+    count: measured["orders"][f"arithmetic_{count}"]
+    | {"flips, log mean": measured["orders"][f"log_{count}"]["flips"]}
+    for count in (1, 2, 3, 6)
+}
+pd.DataFrame(by_count).T.rename_axis("orders").rename(
+    columns={"distance": "total variation"}
+).round(2)
+
+# %% [markdown]
+# With all six rotations a decision cannot depend on where the list began, by construction; with
+# fewer, much of the dependence stays. Four orders of one question on a state of
+# {res}`30_ask:speed_state` tokens cost {res}`30_ask:order_time:.2f` times one order.
 #
+# ## More options than letters
+#
+# A model has a few hundred labels that are single tokens, and a list of a thousand options would
+# not fit its window. `Finalists` chooses in stages: either another policy scores all options
+# apart and the best go to the final, or the options are split into groups and the best of each
+# group go there. Those who leave keep their odds against the finalists of their group, so that
+# no declared option vanishes.
+#
+# :::{prf:theorem} Stages change nothing for a policy that obeys Luce's axiom
+# :label: thm-ask-stages
+#
+# Let $p_S(k) \propto e^{u_k}$ on every set $S$ of options. Split the options into groups $g$, take
+# any non-empty finalists $F_g \subseteq g$, and let $f = p_F$ on $F = \bigcup_g F_g$. Then the
+# distribution proportional to $w_k = f_k$ for $k \in F$ and
+# $w_k = p_g(k) \sum_{j \in F_g} f_j / \sum_{j \in F_g} p_g(j)$ for the other $k \in g$ is
+# the one-stage distribution.
+# :::
+#
+# :::{prf:proof}
+# :class: dropdown
+#
+# Write $Z_A = \sum_{j \in A} e^{u_j}$. Then $f_k = e^{u_k}/Z_F$, and for $k \in g \setminus F_g$
+#
+# $$w_k = \frac{e^{u_k}}{Z_g} \cdot \frac{Z_{F_g}/Z_F}{Z_{F_g}/Z_g} = \frac{e^{u_k}}{Z_F}.$$
+#
+# So $w_k = e^{u_k}/Z_F$ for every $k$, which is proportional to $e^{u_k}$. $\square$
+# :::
+#
+# A decision head obeys the axiom, so that stages cost it nothing ({prf:ref}`thm-plackett-luce`);
+# a letter readout does not, and whether a second stage helps has to be measured. The first table
+# has the {res}`30_ask:fine_options` kinds of answer of TREC, the second asks which of 151 or
+# 1,000 nouns a WordNet definition defines.
+
+# %% tags=["hide-input"]
+fine, words = measured["fine"], measured["words"]
+shown = {
+    "chance": (None, fine["chance"], None),
+    "head alone": (
+        fine["head"]["n"],
+        fine["head"]["accuracy"],
+        fine["head"]["log_loss"],
+    ),
+}
+for name, row in (
+    ("head, then a second head", fine["head_then_second_head"]),
+    ("head alone, few rows", fine["few"]["head"]),
+    ("head, then letters, few rows", fine["few"]["head_then_letters"]),
+    ("letters in groups, few rows", fine["few"]["letters_in_groups"]),
+):
+    shown[name] = (row["n"], row["accuracy"], row["log_loss"])
+pd.DataFrame(shown, index=["questions", "accuracy", "log loss"]).T.round(3).astype(
+    {"questions": "Int64"}
+)
+
+# %% tags=["hide-input"]
+table = {}
+for count in ("151", "1000"):
+    few = words[count]["few"]
+    table[f"{count} nouns"] = {
+        "chance": words[count]["chance"],
+        "head alone, every row": words[count]["head"]["accuracy"],
+        "reaches the final, every row": words[count]["reach_last_stage"],
+        "head alone, few rows": few["head"]["accuracy"],
+        "head, then letters, few rows": few["head_then_letters"]["accuracy"],
+        "head, then letters in 4 orders, few rows": few["head_then_letters_4_orders"][
+            "accuracy"
+        ],
+        "head, then options written out, few rows": few["head_then_verbatim"][
+            "accuracy"
+        ],
+    }
+pd.DataFrame(table).round(3)
+
+# %% [markdown]
+# Read both tables by their last stage. The right option nearly always reaches the final of the
+# TREC kinds ({res}`30_ask:fine_reach:.0%` with eight finalists), so that the final decides. A
+# second head that was trained on finalists takes the accuracy from {res}`30_ask:fine_head:.3f`
+# to {res}`30_ask:fine_second:.3f`, less than the standard error of
+# {res}`30_ask:fine_error:.3f`. The untrained letters, given a good list, throw it away: they
+# choose by letter, and averaging over orders brings them back to chance among the finalists, no
+# further. *A final is worth having only with a policy that is better than the first stage on
+# the close calls.* The rows that the language model saw are few
+# ({res}`30_ask:staged_rows` of each task), which is enough to see this and not more.
+#
+# In code, with groups of four, so that nine desks need a final:
+
+# %%
+desks = [
+    *questions["department"].options,
+    "sales",
+    "legal",
+    "press",
+    "hiring",
+    "facilities",
+]
+desk = Choice("Which desk should handle this ticket?", desks)
+staged = Decider(Finalists(PermutationAverage(model, 2), size=4))
+(chosen,) = staged.ask(ticket, [desk])
+print(len(chosen.p), "options, none lost:", min(chosen.p) > 0)
+
+# %% [markdown]
 # ## What it refuses
 #
 # A wrong question should fail at once and say how to mend it:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +21,8 @@ from rlcd_core.data.manifest import (
 )
 from rlcd_core.files import write_atomically
 
+_SERVE = ("fastapi", "pydantic", "starlette", "uvicorn")
+
 
 class Commands(typer.core.TyperGroup):
     """A reader's mistake or a machine's refusal is one line, not a traceback."""
@@ -33,9 +37,10 @@ class Commands(typer.core.TyperGroup):
         except ModuleNotFoundError as error:
             if not error.name or error.name.startswith("rlcd_core"):
                 raise
+            extra = "serve" if error.name in _SERVE else "train"
             typer.echo(
                 f"rlcd: this needs {error.name}, which a plain installation leaves "
-                'out: pip install "rlcd-core[train]"',
+                f'out: pip install "rlcd-core[{extra}]"',
                 err=True,
             )
             raise typer.Exit(1) from error
@@ -173,6 +178,9 @@ def runs(
     limit: Annotated[
         int | None, typer.Option(min=0, help="Train at most this many missing runs.")
     ] = None,
+    arm: Annotated[
+        str | None, typer.Option(help="Train the runs of this arm alone.")
+    ] = None,
 ) -> None:
     """Train the runs of a family that have no record, and keep the records."""
     from rlcd_core.extra import grid  # torch is imported only here
@@ -182,10 +190,231 @@ def runs(
             typer.echo(f"{name:14} {grid.first_line(make)}")
         return
     try:
-        count = grid.run_family(family, n_jobs=jobs, limit=limit)
+        count = grid.run_family(family, n_jobs=jobs, limit=limit, arm=arm)
     except KeyError as error:
         raise typer.BadParameter(str(error.args[0])) from error
     typer.echo(f"{family}: {count:,} records in {grid.Store(family).path.name}")
+
+
+@app.command("check")
+def check_model(
+    model: Annotated[
+        str,
+        typer.Argument(help="Folder, model of a manifest, or owner/name@revision."),
+    ],
+    kind: Annotated[str, typer.Option(help="causal or masked")] = "causal",
+    questions: Annotated[int, typer.Option(min=4, help="Tickets asked.")] = 12,
+    outcomes: Annotated[
+        int, typer.Option(min=1, help="Size of the run whose time is predicted.")
+    ] = 64_000,
+) -> None:
+    """Check a model as a policy before it is trained; status 1 if a check fails."""
+    from rlcd_core.extra import check  # torch is imported only here
+
+    failed = []
+    folder = check.model_folder(model)
+    for row in check.examine(folder, kind, questions=questions, outcomes=outcomes):
+        typer.echo(check.line(row))
+        if row.passed is False:
+            failed.append(row.name)
+    if failed:
+        typer.echo(f"rlcd: {len(failed)} failed: {', '.join(failed)}", err=True)
+        raise typer.Exit(1)
+
+
+Policy = Annotated[
+    Path | None,
+    typer.Option(help="Folder of a model or an export; default the packaged SmolLM2."),
+]
+Questions = Annotated[
+    Path | None,
+    typer.Option(help="JSON file: a JSON schema, or names to kind, text and options."),
+]
+ChoiceFlag = Annotated[
+    list[str] | None, typer.Option(help="NAME=TEXT | OPTION | OPTION, repeatable.")
+]
+ScoreFlag = Annotated[
+    list[str] | None, typer.Option(help="NAME=TEXT | LOWEST | ... | HIGHEST.")
+]
+NoulFlag = Annotated[list[str] | None, typer.Option(help="NAME=TEXT, yes or no.")]
+
+
+@contextmanager
+def _in_one_line() -> Iterator[None]:
+    """What a policy or a question refuses, as one line and status 1."""
+    try:
+        yield
+    except ValueError as error:
+        typer.echo(f"rlcd: {' '.join(str(error).split())}", err=True)
+        raise typer.Exit(1) from error
+
+
+@app.command("ask")
+def ask(
+    state: Annotated[
+        str | None, typer.Argument(help="The state; - reads standard input.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="File that holds the state.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The state is JSON: fields, or turns.")
+    ] = False,
+    questions: Questions = None,
+    choice: ChoiceFlag = None,
+    score: ScoreFlag = None,
+    noul: NoulFlag = None,
+    policy: Policy = None,
+    values: Annotated[bool, typer.Option(help="Print the values alone.")] = False,
+) -> None:
+    """Answer typed questions about one state, as JSON."""
+    with _in_one_line():
+        from rlcd_core.extra import asking  # torch is imported only here
+
+        flags = {"choice": choice, "score": score, "noul": noul}
+        if policy is None:  # then a mistake is told before the model is loaded
+            asking.gather_questions(questions, flags)
+        given = asking.read_state(state, file, as_json)
+        decider = asking.load_decider(policy)
+        asked = asking.gather_questions(questions, flags, decider)
+        answers = decider.ask(given, asked)
+        typer.echo(asking.written(asked, answers, values, decider))
+
+
+@app.command("score")
+def score_rows(
+    source: Annotated[Path, typer.Argument(help="JSONL, CSV or Parquet.")],
+    target: Annotated[Path, typer.Argument(help="Parquet file to write.")],
+    questions: Questions = None,
+    choice: ChoiceFlag = None,
+    score: ScoreFlag = None,
+    noul: NoulFlag = None,
+    policy: Policy = None,
+    state: Annotated[str, typer.Option(help="Column of the state.")] = "state",
+    key: Annotated[str, typer.Option("--id", help="Column of the id.")] = "id",
+    keep_state: Annotated[bool, typer.Option(help="Write the states too.")] = False,
+    on_error: Annotated[
+        str, typer.Option(help="stop at a row that cannot be answered, or keep it.")
+    ] = "stop",
+    part_rows: Annotated[int, typer.Option(min=1, help="Rows lost by a kill.")] = 2000,
+    batch_rows: Annotated[int, typer.Option(min=1, help="Rows at once.")] = 64,
+    restart: Annotated[
+        bool, typer.Option(help="Throw away the output and what a kill left.")
+    ] = False,
+) -> None:
+    """Answer the same questions about every row of a file; resumes after a kill."""
+    with _in_one_line():
+        from rlcd_core.extra import asking, batching, bulk
+
+        flags = {"choice": choice, "score": score, "noul": noul}
+        decider = asking.load_decider(policy)
+        asked = asking.gather_questions(questions, flags, decider)
+        batching.leave_no_trace(decider.policy)
+        report = bulk.score_file(
+            decider,
+            asked,
+            source,
+            target,
+            state=state,
+            key=key,
+            keep_state=keep_state,
+            on_error=on_error,  # type: ignore[arg-type]
+            part_rows=part_rows,
+            batch_rows=batch_rows,
+            restart=restart,
+        )
+    earlier = f", {report.resumed:,} by an earlier run" if report.resumed else ""
+    typer.echo(f"{target}: {report.rows:,} rows{earlier}, {report.errors:,} errors")
+
+
+@app.command("serve")
+def serve(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="A model or an export; default the packaged SmolLM2."),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
+    batch: Annotated[int, typer.Option(min=1, help="Requests at once.")] = 8,
+    waiting: Annotated[int, typer.Option(min=1, help="Requests in the queue.")] = 64,
+    seconds: Annotated[float, typer.Option(help="Time limit of a request.")] = 30.0,
+    state_characters: Annotated[int, typer.Option(min=1)] = 50_000,
+) -> None:
+    """Answer typed questions over HTTP: POST /ask, GET /health."""
+    with _in_one_line():
+        from rlcd_core.extra import asking, batching, service
+
+        limits = service.Limits(
+            batch=batch,
+            waiting=waiting,
+            seconds=seconds,
+            state_characters=state_characters,
+        )
+        decider = asking.load_decider(folder)
+        batching.leave_no_trace(decider.policy)
+        files = service.file_hashes(asking.folder_of(folder))
+        app_ = service.make_app(
+            decider,
+            limits=limits,
+            model=folder.name if folder else "SmolLM2-135M-Instruct",
+            files=files,
+        )
+        typer.echo(f"listening on http://{host}:{port}", err=True)
+        service.serve(app_, host, port)
+
+
+@app.command("fit")
+def fit_log(
+    log: Annotated[Path, typer.Argument(help="Past decisions: CSV, JSONL, Parquet.")],
+    out: Annotated[Path, typer.Option(help="Folder to write; must not exist.")],
+    error: Annotated[
+        float, typer.Option(help="Largest share of acts that may be wrong.")
+    ] = 0.05,
+    delta: Annotated[
+        float, typer.Option(help="Chance that the gate's promise fails.")
+    ] = 0.1,
+    objective: Annotated[
+        str, typer.Option(help="verdict_nll, verdict_brier, rlcd, rlcd_ips, rlcd_snips")
+    ] = "verdict_nll",
+    epochs: Annotated[int | None, typer.Option(help="Times a row is used.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Most rows kept, a sample of a longer log.")
+    ] = None,
+    questions: Annotated[
+        Path | None, typer.Option(help="JSON: names in the log to kind, text, options.")
+    ] = None,
+    truncate: Annotated[
+        bool, typer.Option(help="Cut states that the encoder cannot read whole.")
+    ] = False,
+    copy_encoder: Annotated[
+        bool, typer.Option(help="Copy the encoder in: 91 MB, and nothing to fetch.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of the split and of the training.")] = 0,
+) -> None:
+    """Make a calibrated, gated, exported decider of a log, with an audit page."""
+    with _in_one_line():
+        from rlcd_core.extra import fit  # torch is imported only here
+
+        given = {"epochs": epochs, "limit": limit}
+        config = fit.FitConfig(
+            error=error,
+            delta=delta,
+            objective=objective,
+            seed=seed,
+            **{name: value for name, value in given.items() if value is not None},
+        )
+        found = fit.fit(
+            log,
+            out,
+            config,
+            questions=fit.read_questions(questions),
+            truncate=truncate,
+            copy_encoder=copy_encoder,
+            progress=True,
+        )
+        for line in found.lines():
+            typer.echo(line)
+        typer.echo(f"the decider, its card and its audit page: {out}")
 
 
 if __name__ == "__main__":

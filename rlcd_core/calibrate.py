@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import minimize_scalar
-from scipy.special import log_softmax
+from scipy.special import log_softmax, logsumexp
 
 # A temperature outside this range says that the logits carry nothing (or everything);
 # the fit stops there and reports it.
@@ -74,28 +75,75 @@ def fit_temperature(
     Guo et al. (2017), section 4.2. The objective may have several minima for Brier, so
     a grid brackets the search.
     """
-    log_probs = np.asarray(log_probs, dtype=np.float64)
-    if log_probs.ndim != 2 or not len(log_probs):
-        raise ValueError(
-            f"log_probs must be a non-empty (n, K) array, got shape {log_probs.shape}"
-        )
-    if not np.isfinite(log_probs).all():
-        raise ValueError("log_probs hold NaN or infinity; mask options with -1e9")
+    log_probs, allowed = _logits(log_probs)
     q = _soft(np.asarray(targets), log_probs.shape)
-    allowed = log_probs > _MASKED
     if (q[~allowed] > 0).any():
         raise ValueError("a target puts weight on a masked option")
+    measure = {"nll": _nll, "brier": _brier}.get(objective)
+    if measure is None:
+        raise ValueError(f"objective {objective!r} is not 'nll' or 'brier'")
+    return _search(
+        log_probs, allowed, objective, lambda p: measure(p, q, allowed), bounds
+    )
+
+
+def fit_verdict_temperature(
+    log_probs: np.ndarray,
+    actions: np.ndarray,
+    outcomes: np.ndarray,
+    bounds: tuple[float, float] = BOUNDS,
+) -> Temperature:
+    """Fit a temperature where only the outcomes of the actions taken are known.
+
+    The objective is the verdict NLL, ``-[c log p_a + (1 - c) log(1 - p_a)]`` in the
+    mean (`thm-regression`). With outcome 1 everywhere, actions are labels, and it is
+    the NLL of `fit_temperature`.
+
+    Parameters
+    ----------
+    log_probs : (n, K) array
+        As for `fit_temperature`.
+    actions : (n,) int array
+    outcomes : (n,) array of 0 and 1
+    bounds : (low, high)
+
+    Raises
+    ------
+    ValueError
+        As `fit_temperature`, and for outcomes other than 0 and 1.
+    """
+    log_probs, allowed = _logits(log_probs)
+    taken = _soft(np.asarray(actions), log_probs.shape)
+    right = np.asarray(outcomes)
+    if right.shape != log_probs.shape[:1] or not np.isin(right, (0, 1)).all():
+        raise ValueError(f"outcomes must be {len(log_probs)} values 0 or 1")
+    if (taken[~allowed] > 0).any():
+        raise ValueError("an action is a masked option")
+    # A wrong action says that one of the others is right.
+    told = np.where(right[:, None] == 1, taken, 1 - taken) > 0
+
+    def cost(log_p: np.ndarray) -> float:
+        return float(-logsumexp(np.where(told, log_p, -np.inf), axis=-1).mean())
+
+    return _search(log_probs, allowed, "verdict nll", cost, bounds)
+
+
+def _search(
+    log_probs: np.ndarray,
+    allowed: np.ndarray,
+    objective: str,
+    measure: Callable[[np.ndarray], float],
+    bounds: tuple[float, float],
+) -> Temperature:
+    """The temperature that is best by ``measure(log-probabilities (n, K))``."""
     if not allowed.any(-1).all():
         raise ValueError(f"row {int(allowed.any(-1).argmin())}: all options are masked")
     if not (0 < bounds[0] <= 1 <= bounds[1] < np.inf and bounds[0] < bounds[1]):
         raise ValueError(f"bounds {bounds} must be positive, with 1 between them")
-    measure = {"nll": _nll, "brier": _brier}.get(objective)
-    if measure is None:
-        raise ValueError(f"objective {objective!r} is not 'nll' or 'brier'")
 
     def cost(log_t: float) -> float:
         scaled = np.where(allowed, log_probs / np.exp(log_t), -np.inf)
-        return measure(log_softmax(scaled, axis=-1), q, allowed)
+        return measure(log_softmax(scaled, axis=-1))
 
     low, high = np.log(bounds[0]), np.log(bounds[1])
     grid = np.linspace(low, high, 25)
@@ -112,6 +160,18 @@ def fit_temperature(
     # a bound that does as well as the optimum means that the range decided.
     edge = min(cost(low), cost(high)) <= after + 1e-9
     return Temperature(float(np.exp(log_t)), objective, before, after, bool(edge))
+
+
+def _logits(log_probs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Checked log-probabilities (n, K), and which of them are options."""
+    log_probs = np.asarray(log_probs, dtype=np.float64)
+    if log_probs.ndim != 2 or not len(log_probs):
+        raise ValueError(
+            f"log_probs must be a non-empty (n, K) array, got shape {log_probs.shape}"
+        )
+    if not np.isfinite(log_probs).all():
+        raise ValueError("log_probs hold NaN or infinity; mask options with -1e9")
+    return log_probs, log_probs > _MASKED
 
 
 def _soft(targets: np.ndarray, shape: tuple[int, int]) -> np.ndarray:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from rlcd_core.policy.base import predict
-from rlcd_core.policy.letter import LetterPolicy
+from rlcd_core.export import Export, is_export, load_export
+from rlcd_core.joint import Joint, JointAnswers, Rule
+from rlcd_core.policy.base import PolicyError
+from rlcd_core.policy.letter import LetterPolicy, warn_of_mass
+from rlcd_core.policy.passes import CostRule, Plan, plan, state_log_probs
 from rlcd_core.schema import (
     Answer,
     Question,
@@ -27,14 +31,19 @@ class Decider:
     Parameters
     ----------
     policy : Policy
-        Anything with `prepare` and `log_probs`. Where it also has `share` and
-        `shared_log_probs`, the state of several questions is read once.
+        Anything with `prepare` and `log_probs`. Where it also has `share`, the state
+        of several questions is read once.
     batch_size : int
         Prompts a forward pass where nothing is shared.
-    pass_tokens : int
-        What one more forward pass costs, in tokens, for the cost rule. On a CPU a pass
-        of a 30-layer model costs about as much as 16 tokens; on a GPU, where a short
-        pass is all launches, set a few hundred.
+    rule : CostRule
+        Chooses the way in which several questions are read; its docstring says how.
+        On a GPU, where a short pass is all launches, pass one with ``pass_tokens`` of
+        a few hundred.
+    least_mass : float
+        Warn once, at the first call, if the labels of a letter policy together have
+        less than this share of the vocabulary's probability: the model then hardly
+        means to answer with a label, and what is renormalised is noise. 0 for a
+        policy that was trained on the labels alone, which leaves their mass free.
 
     Examples
     --------
@@ -47,29 +56,52 @@ class Decider:
     """
 
     def __init__(
-        self, policy: Any, *, batch_size: int = 16, pass_tokens: int = 16
+        self,
+        policy: Any,
+        *,
+        batch_size: int = 16,
+        rule: CostRule | None = None,
+        least_mass: float = 0.01,
     ) -> None:
+        if batch_size < 1:
+            raise PolicyError(f"batch_size={batch_size}: pass at least 1")
         self.policy = policy.eval() if isinstance(policy, torch.nn.Module) else policy
         self.batch_size = batch_size
-        self.pass_tokens = pass_tokens
+        self.rule = CostRule() if rule is None else rule
+        self.least_mass = least_mass
+        self._weighed = False
+        self.exported: Export | None = None
 
     @classmethod
     def load(cls, directory: Path | str | None = None, **options: Any) -> Decider:
-        """Read options by their letters from a causal language model.
+        """Load an export, or read options by their letters from a language model.
 
         Parameters
         ----------
         directory : path, optional
-            Folder of safetensors; default the packaged SmolLM2-135M-Instruct, which
-            has not been trained to decide.
+            Folder that `rlcd_core.export` wrote (what came with the policy, such as
+            gates, is then in `exported`), or a causal language model in safetensors;
+            default the packaged SmolLM2-135M-Instruct, which has not been trained to
+            decide.
         **options
-            As for `LetterPolicy.load`.
+            Of a language model, as for `LetterPolicy.load`; an export holds its own.
         """
+        if directory is not None and is_export(directory):
+            if options:
+                raise TypeError(f"{directory} is an export: leave out {[*options]}")
+            exported = load_export(directory)
+            decider = cls(exported.policy, least_mass=0.0)
+            decider.exported = exported
+            return decider
         return cls(LetterPolicy.load(directory, **options))
 
     def ask(
-        self, state: Any, questions: Sequence[Question] | Mapping[str, Any]
-    ) -> list[Answer] | dict[str, Answer]:
+        self,
+        state: Any,
+        questions: Sequence[Question] | Mapping[str, Any],
+        *,
+        rules: Iterable[Rule] | None = None,
+    ) -> list[Answer] | dict[str, Answer] | JointAnswers:
         """Answer questions about one state, each as if it were asked alone.
 
         Parameters
@@ -79,16 +111,20 @@ class Decider:
         questions : sequence of Question, one Question, or mapping
             A mapping is a JSON schema if it says ``"type": "object"`` and has
             ``"properties"``, else names to questions.
+        rules : iterable of Rule, optional
+            What the named answers must agree on (`rlcd_core.joint`).
 
         Returns
         -------
-        list of Answer, or dict of str to Answer
-            In the order asked; a dict if the questions had names.
+        list of Answer, dict of str to Answer, or JointAnswers
+            In the order asked; a dict if the questions had names. With rules also a
+            mapping of names to answers, with the assignment that keeps the rules.
 
         Raises
         ------
         SchemaError
-            No question, an invalid one, or an empty state.
+            No question, an invalid one, or an empty state; `JointError`: rules that
+            fit neither the questions nor each other.
         PolicyError
             The policy cannot read a prompt: too long, too many options, NaN logits.
         """
@@ -98,8 +134,16 @@ class Decider:
                 if questions.get("type") == "object" and "properties" in questions
                 else name_questions(questions)
             )
+            # Rules are checked before anything is computed.
+            joint = None if rules is None else Joint(named, rules)
             answers = self.ask(state, list(named.values()))
-            return dict(zip(named, answers, strict=True))
+            answers = dict(zip(named, answers, strict=True))
+            return answers if joint is None else joint.answer(answers)
+        if rules is not None:
+            raise SchemaError(
+                "rules speak of fields by name; pass the questions as a mapping of "
+                "names to questions, or as a JSON schema"
+            )
         if isinstance(questions, Question):
             questions = [questions]
         questions = list(questions or ())
@@ -133,16 +177,73 @@ class Decider:
         """One row of probabilities a question, padded with zeros to the longest.
 
         The state is read once where the policy can share it and the cost rule says
-        so: m prompts of S + q tokens against S + m q tokens and one more pass. One
-        question always takes the plain path.
+        so; `plan` tells which way a call takes. One question in one order always takes
+        the plain path.
         """
-        shared = None
-        if len(questions) > 1 and hasattr(self.policy, "share"):
-            shared = self.policy.share(state, questions)
-        if shared is not None:
-            saved = (len(questions) - 1) * len(shared.prefix)
-            if saved > self.pass_tokens:
-                with torch.inference_mode():
-                    return self.policy.shared_log_probs(shared).exp().tolist()
-        prepared = self.policy.prepare([(state, question) for question in questions])
-        return predict(self.policy, prepared, batch_size=self.batch_size).tolist()
+        if self._weighed or self.least_mass <= 0:
+            return self._rows(state, questions)
+        self._weighed = True
+        readers = self._readers()
+        with ExitStack() as stack:
+            kept = [stack.enter_context(reader.weighing()) for reader in readers]
+            rows = self._rows(state, questions)
+        masses = [mass for of_reader in kept for mass in of_reader]
+        if masses:
+            warn_of_mass(float(torch.cat(masses).mean()), self.least_mass, 4)
+        return rows
+
+    def plan(self, state: Any, questions: Sequence[Question]) -> Plan:
+        """Which way `probabilities` reads these questions, and what each would cost.
+
+        Examples
+        --------
+        >>> from rlcd_core.policy import TabularPolicy
+        >>> from rlcd_core.schema import Noul
+        >>> item = ("All servers are down.", Noul("Page someone?"))
+        >>> Decider(TabularPolicy([item])).plan(item[0], [item[1]]).way
+        'plain'
+        """
+        return plan(self.policy, state, questions, self.rule, self.batch_size)
+
+    def label_mass(self, state: Any, questions: Sequence[Question]) -> float:
+        """Probability that the full vocabulary gives to the declared labels, in [0, 1].
+
+        The mean over the prompts that are read (with averaging, one for each order).
+        Near 1, the model means to answer with a label; near 0 the answers are what
+        renormalising leaves of noise.
+
+        Raises
+        ------
+        PolicyError
+            The policy reads no labels.
+        """
+        readers = self._readers()
+        if not readers:
+            raise PolicyError(
+                f"{type(self.policy).__name__} reads no labels, so that they have no "
+                "mass: ask it of a decider over a letter policy."
+            )
+        with ExitStack() as stack:
+            kept = [stack.enter_context(reader.weighing()) for reader in readers]
+            self._rows(state, questions)
+        return float(torch.cat([m for of_reader in kept for m in of_reader]).mean())
+
+    def _readers(self) -> list[LetterPolicy]:
+        """The letter policies under this one's wrappers."""
+        if not isinstance(self.policy, torch.nn.Module):
+            return []
+        return [m for m in self.policy.modules() if isinstance(m, LetterPolicy)]
+
+    def _rows(self, state: Any, questions: Sequence[Question]) -> list[list[float]]:
+        training = getattr(self.policy, "training", False)
+        if training:
+            self.policy.eval()
+        try:
+            with torch.inference_mode():
+                log_p = state_log_probs(
+                    self.policy, state, questions, self.rule, self.batch_size
+                )
+        finally:
+            if training:
+                self.policy.train()
+        return log_p.float().exp().tolist()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlcd_core.data.triage import probe, probe_summary
 from rlcd_core.metrics import (
     Interval,
     Statistic,
@@ -134,16 +135,19 @@ def probes(items: Sequence[Item], extra: str) -> dict[str, list[Item]]:
     """The items that test the Plackett-Luce predictions, from the given ones.
 
     Each probe concerns the first two options a and b of an item that is no `Noul`:
-    "pair" asks for a or b alone, "noul" whether it is a rather than b, "more" adds
-    the option `extra` to all.
+    "pair" asks for a or b alone, "noul" whether it is a rather than b, "turned" whether
+    it is b rather than a (a policy that likes to say true cannot agree with both),
+    "more" adds the option `extra` to all.
     """
     told = [(s, q) for s, q in items if not isinstance(q, Noul)]
-    made: dict[str, list[Item]] = {"given": told, "pair": [], "noul": [], "more": []}
+    names = ("given", "pair", "noul", "turned", "more")
+    made: dict[str, list[Item]] = {name: [] for name in names} | {"given": told}
     for state, question in told:
         a, b = question.options[:2]
         made["pair"].append((state, Choice(question.text, [a, b])))
-        wording = f"{question.text} Is the answer {a!r} rather than {b!r}?"
-        made["noul"].append((state, Noul(wording)))
+        for name, one, other in (("noul", a, b), ("turned", b, a)):
+            wording = f"{question.text} Is the answer {one!r} rather than {other!r}?"
+            made[name].append((state, Noul(wording)))
         more = [*question.options, extra]
         made["more"].append((state, Choice(question.text, more)))
     return made
@@ -166,7 +170,9 @@ def battery(
     Four checks have a limit: the mass on options that do not exist, the sum of each
     row, the same call twice, the same item alone and in a batch. The rest are the five
     predictions of the Plackett-Luce view (`thm-plackett-luce`), which a policy may
-    fail without being broken: 0 means that a prediction holds exactly.
+    fail without being broken: 0 means that a prediction holds exactly. A pair is asked
+    as a yes/no question in both wordings; binary equivalence is the mean over the two,
+    and "wordings" how far they are apart.
 
     Parameters
     ----------
@@ -224,16 +230,20 @@ def battery(
         first_two = [a[:2] for a in probabilities(policy, asked, batch_size)]
         # The first option's share of the first two: 1/2 if both vanished.
         share[name] = np.array([(a[0] + 1e-30) / (a.sum() + 2e-30) for a in first_two])
+    share["turned"] = 1 - share["turned"]  # "b rather than a": true speaks for b
     group = np.array([render_state(state) for state, _ in made["given"]])
     wide = np.array([len(q.options) > 2 for _, q in made["given"]], dtype=bool)
     of = "mean difference of p(a) / (p(a) + p(b))"
-    for name, about, one, other, kept in (
-        ("binary equivalence", "Choice against Noul", "pair", "noul", wide | True),
-        ("pairwise consistency", "all options against two", "given", "pair", wide),
-        ("irrelevant alternatives", "one option more", "given", "more", wide | True),
+    both = ("noul", "turned")
+    for name, about, one, others, kept in (
+        ("binary equivalence", "Choice against Noul", "pair", both, wide | True),
+        ("wordings", "yes/no asked for a and for b", "noul", ("turned",), wide | True),
+        ("pairwise consistency", "all options against two", "given", ("pair",), wide),
+        ("irrelevant alternatives", "one option more", "given", ("more",), wide | True),
     ):
         if kept.any():
-            gap = np.abs(share[one] - share[other])[kept]
+            gaps = [np.abs(share[one] - share[other]) for other in others]
+            gap = np.mean(gaps, axis=0)[kept]
             checks.append(measured(name, f"{of}, {about}", gap, group[kept]))
     if labels is not None:
         right = (p.argmax(1) == np.asarray(labels)).astype(float)
@@ -245,3 +255,83 @@ def battery(
             measured("ECE", "15 bins, plug-in: biased up", error, method="basic"),
         ]
     return checks
+
+
+@dataclass(frozen=True)
+class PosteriorCheck:
+    """How a policy answers questions whose right probabilities are known.
+
+    Attributes
+    ----------
+    kind : str
+        "one_cue", "two_cues" or "escalate".
+    ideal : float
+        Mean largest probability of the true posterior: 1, .5 or .9.
+    confidence : Interval
+        Mean largest probability of the policy, in [1/K, 1].
+    distance : Interval
+        Mean total variation from the true posterior, in [0, 1]; 0 is perfect.
+    top : float
+        Share of items whose largest probability is on an option of largest posterior.
+    """
+
+    kind: str
+    ideal: float
+    confidence: Interval
+    distance: Interval
+    top: float
+
+
+def known_posterior(
+    policy: Any,
+    n: int = 200,
+    *,
+    seed: int = 0,
+    phrases: str = "all",
+    batch_size: int = 64,
+    n_resamples: int = 2000,
+) -> list[PosteriorCheck]:
+    """Ask any policy n fresh triage tickets of each kind with a known posterior.
+
+    Right answers alone cannot pass: on two equal cues an honest policy says .5 and .5,
+    on a pressing ticket .9.
+
+    Parameters
+    ----------
+    policy : Policy
+    n : int
+        Tickets of each kind, at least 2.
+    seed : int
+        Fixes the tickets and the bootstrap.
+    phrases : {"all", "seen", "held_out"}
+        Surface forms of the cues, as `rlcd_core.data.triage.probe` takes them.
+
+    Returns
+    -------
+    list of PosteriorCheck
+        For "one_cue", "two_cues" and "escalate"; bootstrap over tickets.
+
+    Raises
+    ------
+    ValueError
+        Fewer than 2 tickets.
+    """
+    if n < 2:
+        raise ValueError(f"n={n}: an interval needs at least 2 tickets of each kind")
+    found = []
+    for kind, items in probe(n, np.random.default_rng(seed), phrases).items():
+        asked = [(item.state, item.question) for item in items]
+        p = np.stack(probabilities(policy, asked, batch_size))
+        q = np.array([item.posterior for item in items])
+        told = probe_summary(p, items)
+        rng = np.random.default_rng(seed)
+        confidence, distance = (
+            bootstrap_interval(mean_statistic(x), rng=rng, n_resamples=n_resamples)
+            for x in (p.max(1), 0.5 * np.abs(p - q).sum(1))
+        )
+        top = told["top_is_ideal"]
+        check = PosteriorCheck(
+            kind, told["ideal_confidence"], confidence, distance, top
+        )
+        found.append(check)
+    return found

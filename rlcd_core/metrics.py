@@ -609,3 +609,50 @@ def wilson_interval(
         centre = (share + z**2 / (2 * size)) / scale
         half = z / scale * np.sqrt(share * (1 - share) / size + (z / (2 * size)) ** 2)
     return np.clip(centre - half, 0.0, 1.0), np.clip(centre + half, 0.0, 1.0)
+
+
+def budget_to_reach(budgets: Any, scores: Any, target: float) -> float:
+    """Budget at which a falling score first reaches ``target``.
+
+    Between neighbouring budgets the score is interpolated linearly in the logarithm of
+    the budget.
+
+    Parameters
+    ----------
+    budgets : (T,) array
+        Positive and increasing.
+    scores : (T,) array
+        Lower is better.
+    target : float
+
+    Returns
+    -------
+    float
+        NaN if the smallest budget is already at or below the target (the crossing lies
+        outside the data), infinity if no budget reaches it.
+
+    Raises
+    ------
+    ValueError
+        Shapes differ, or budgets are not positive and increasing.
+
+    Examples
+    --------
+    >>> round(budget_to_reach([10, 1000], [0.4, 0.2], 0.3), 6)
+    100.0
+    """
+    at, score = np.asarray(budgets, float), np.asarray(scores, float)
+    if at.shape != score.shape or at.ndim != 1 or not len(at):
+        raise ValueError(f"budgets {at.shape} and scores {score.shape} must be (T,)")
+    if at[0] <= 0 or (np.diff(at) <= 0).any():
+        raise ValueError(f"budgets must be positive and increasing, not {at.tolist()}")
+    below = np.flatnonzero(score <= target)
+    if not len(below):
+        return float("inf")
+    first = int(below[0])
+    if first == 0:
+        return float("nan")
+    before, after = score[first - 1], score[first]
+    part = (before - target) / (before - after)
+    low, high = np.log(at[first - 1]), np.log(at[first])
+    return float(np.exp(low + part * (high - low)))

@@ -70,6 +70,11 @@ ARM_STYLE = {
     "reference": ArmStyle("Large-label reference", "label", "^", "-."),
     "rlcd_std": ArmStyle("RLCD, std-normalised", "broken", "o"),
     "rlvr_std": ArmStyle("RLVR, std-normalised", "broken", "^", "--"),
+    "bt_drawn": ArmStyle("Pairs, drawn", "label", "v", "--"),
+    "pl_drawn": ArmStyle("Rankings, drawn", "label", "P", ":"),
+    "top_counts": ArmStyle("Favourite, counted", "broken", "s", "--"),
+    "bt_counts": ArmStyle("Pairs, counted", "broken", "v", "-."),
+    "pl_counts": ArmStyle("Rankings, counted", "broken", "P", ":"),
     "warmup": ArmStyle("Warm-up", "control", "o"),
     "supervised": ArmStyle("Supervised continuation", "control", "s", "--"),
 }
@@ -221,6 +226,154 @@ def plot_curves(ax: Axes, curves: Curves, xlabel: str, ylabel: str) -> None:
         ends.append((data.x[-1], data.mean[-1], look.label, look.color))
     ax.set(xlabel=xlabel, ylabel=ylabel)
     note_ends(ax, ends)
+
+
+SIGNALS = {
+    "outcome": "share right",
+    "gap": "stated - actual",
+    "entropy": "entropy, nats",
+    "zero_variance": "groups that agree",
+    "label_mass": "label mass",
+    "grad_norm": "gradient norm",
+}
+"""Health signals of `train.signals` and their axis labels, top to bottom."""
+
+GAP_WORRY, AGREE_WORRY, MASS_WORRY = 0.05, 0.8, 0.5
+FADE, SPIKE = 0.25, 10.0  # parts of the start: entropy below, gradient norm above
+Signals = Sequence[Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class SignalData:
+    """One signal of some arms, and where a reader should worry.
+
+    Attributes
+    ----------
+    label : str
+        Name of the axis.
+    curves : dict of `CurveData`
+        Mean over seeds and its 95 % interval; of one seed alone, no width.
+    worry : tuple of (low, high)
+        Ranges that are a reason to look closer; infinite ends are open.
+    inside : dict of float
+        Share of the run that an arm's mean spends there, in [0, 1].
+    """
+
+    label: str
+    curves: dict[str, CurveData]
+    worry: tuple[tuple[float, float], ...]
+    inside: dict[str, float]
+
+
+def prepare_signals(
+    runs: Mapping[str, Sequence[Signals]], level: float = 0.95
+) -> dict[str, SignalData]:
+    """What to watch while arms train: every signal that at least one arm has.
+
+    Parameters
+    ----------
+    runs : dict
+        For each arm its seeds' signals, as `RunRecord.signals` or
+        `TrainResult.history` keep them: rows with ``step`` and the signals.
+    level : float
+        Of the intervals over seeds.
+
+    Returns
+    -------
+    dict of `SignalData`
+        In the order of `SIGNALS`. Left out: arms that lack a signal, and groups that
+        agree where every group is of one action, which always agrees with itself.
+
+    Notes
+    -----
+    Worry: stated minus actual more than .05 from 0 (a block of 1,000 outcomes has a
+    standard error of at most .016); entropy under a quarter of where the first arm
+    began; more than .8 of the groups without a difference, hence without a gradient
+    under a group baseline; label mass under .5; a gradient norm ten times the median of
+    the first tenth of the first arm's run. The share right has no such range.
+
+    Raises
+    ------
+    ValueError
+        An arm has no row, or its seeds differ in steps.
+    """
+    panels = {}
+    for name, label in SIGNALS.items():
+        curves = {}
+        for arm, seeds in runs.items():
+            steps = [[row["step"] for row in rows] for rows in seeds]
+            if not steps or not steps[0] or any(s != steps[0] for s in steps):
+                raise ValueError(f"{arm}: pass seeds with rows at the same steps")
+            if not all(name in row for rows in seeds for row in rows):
+                continue
+            values = np.array([[row[name] for row in rows] for rows in seeds])
+            if name == "zero_variance" and (values == 1).all():
+                continue
+            x = np.array(steps[0])
+            if len(values) > 1:
+                curves |= prepare_curves(x, {arm: values}, level)
+            else:
+                curves[arm] = CurveData(x, values[0], values[0], values[0])
+        if curves:
+            worry = _worry(name, next(iter(curves.values())).mean)
+            hit = {
+                arm: np.any([(c.mean > a) & (c.mean < b) for a, b in worry], axis=0)
+                for arm, c in curves.items()
+            }
+            inside = {arm: float(np.mean(found)) for arm, found in hit.items()}
+            panels[name] = SignalData(label, curves, worry, inside)
+    return panels
+
+
+def _worry(name: str, first: np.ndarray) -> tuple[tuple[float, float], ...]:
+    early = first[: max(1, len(first) // 10)]
+    match name:
+        case "gap":
+            return ((-np.inf, -GAP_WORRY), (GAP_WORRY, np.inf))
+        case "entropy":
+            return ((-np.inf, FADE * float(early[0])),)
+        case "zero_variance":
+            return ((AGREE_WORRY, np.inf),)
+        case "label_mass":
+            return ((-np.inf, MASS_WORRY),)
+        case "grad_norm":
+            return ((SPIKE * float(np.median(early)), np.inf),)
+    return ()
+
+
+def plot_signals(axes: Sequence[Axes], panels: Mapping[str, SignalData]) -> None:
+    """Draw one panel a signal on as many axes; shaded where a reader should worry."""
+    axes = np.ravel(np.array(axes, dtype=object))
+    if len(axes) != len(panels):
+        raise ValueError(f"{len(panels)} signals need as many axes, not {len(axes)}")
+    for ax, data in zip(axes, panels.values(), strict=True):
+        for arm, c in data.curves.items():
+            look = arm_style(arm)
+            ax.fill_between(c.x, c.low, c.high, color=look.color, alpha=0.2, lw=0)
+            ax.plot(c.x, c.mean, color=look.color, ls=look.line)
+        low, high = ax.get_ylim()
+        for a, b in data.worry:
+            if a < high and b > low:  # only as much of it as the curves come near
+                span = max(a, low), min(b, high)
+                ax.axhspan(*span, color=COLORS["broken"], alpha=0.18, lw=0, zorder=0)
+        ax.set(ylim=(low, high), ylabel=data.label)
+        ax.label_outer()
+    axes[-1].set_xlabel("step")
+    ends = {arm: c for data in panels.values() for arm, c in data.curves.items()}
+    shown = next(iter(panels.values())).curves
+    # Names stand once, in the first panel; arms without that signal in their own first.
+    for arm in ends:
+        at = next(i for i, d in enumerate(panels.values()) if arm in d.curves)
+        if arm not in shown:
+            c, look = list(panels.values())[at].curves[arm], arm_style(arm)
+            note_ends(axes[at], [(c.x[-1], c.mean[-1], look.label, look.color)])
+    note_ends(
+        axes[0],
+        [
+            (c.x[-1], c.mean[-1], arm_style(arm).label, arm_style(arm).color)
+            for arm, c in shown.items()
+        ],
+    )
 
 
 def prepare_dots(

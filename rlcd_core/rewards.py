@@ -43,6 +43,8 @@ class Feedback:
         The right option.
     soft_labels : float (B, K), optional
         A distribution over options, in place of `labels`.
+    rankings : int64 (B, L), optional
+        Options from best to worst, -1 pads a shorter one (`plackett_luce_loss`).
     reference_log_probs : float (B, K), optional
         Reference policy of a KL term.
     outcome_model : float (B, K), optional
@@ -66,6 +68,7 @@ class Feedback:
     soft_labels: Tensor | None = None
     reference_log_probs: Tensor | None = None
     outcome_model: Tensor | None = None
+    rankings: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.actions.ndim != 2 or self.actions.dtype != torch.int64:
@@ -118,7 +121,7 @@ class Objective:
         The loss; calling the objective checks its input first.
     equation : str
         Label of its statement in the book.
-    needs : {"outcome", "label"}
+    needs : {"outcome", "label", "ranking"}
         What must be observed.
     reward, baseline : str
         Names for tables; empty where the objective is no policy gradient.
@@ -133,7 +136,7 @@ class Objective:
     name: str
     loss: Loss = field(repr=False)
     equation: str
-    needs: Literal["outcome", "label"] = "outcome"
+    needs: Literal["outcome", "label", "ranking"] = "outcome"
     reward: str = ""
     baseline: str = ""
     calibrates: bool = True
@@ -848,6 +851,26 @@ def plackett_luce_loss(utilities: Tensor, rankings: Tensor) -> Tensor:
     return total
 
 
+def ranking_objective(name: str, *, pairs: bool) -> Objective:
+    """Objective on `Feedback.rankings` (thm-prefs-drawn): pairs by Bradley-Terry, where
+    other options play no part, or rankings by Plackett-Luce, where they do.
+
+    A ValueError says if rankings are missing, or if pairs are no pairs.
+    """
+
+    def loss(log_probs: Tensor, feedback: Feedback) -> Tensor:
+        order = feedback.rankings
+        if order is None or order.shape[:1] != log_probs.shape[:1]:
+            raise ValueError(f"objective {name!r} needs rankings, one row a question")
+        if not pairs:
+            return plackett_luce_loss(log_probs, order)
+        if order.shape[1] != 2 or (log_probs.gather(1, order) < MASKED / 2).any():
+            raise ValueError(f"objective {name!r} needs two live options a question")
+        return bradley_terry_loss(log_probs, order[:, 0], order[:, 1])
+
+    return Objective(name, loss, "thm-prefs-drawn", needs="ranking")
+
+
 def logit_noise_loss(
     logits: Tensor,
     target: Tensor,
@@ -902,6 +925,64 @@ def stated_reward(
             miss = torch.special.xlog1py(1 - outcomes, -stated)
             return outcomes + weight * (torch.xlogy(outcomes, stated) + miss)
     raise ValueError(f"unknown kind {kind!r}: use binary, brier, rlcr or log")
+
+
+LEVELS = 10
+"""Levels of a stated confidence; an action that states one is k * LEVELS + level."""
+
+
+def stated_levels(levels: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Confidence in (0, 1) that each level 0..LEVELS - 1 states: its bin's middle.
+
+    Examples
+    --------
+    >>> [round(float(v), 2) for v in stated_levels(torch.tensor([0, 9]))]
+    [0.05, 0.95]
+    """
+    return (levels.to(dtype) + 0.5) / LEVELS
+
+
+def stated_objective(
+    name: str,
+    kind: Literal["binary", "brier", "rlcr", "log"],
+    baseline: str = "none",
+    *,
+    decoupled: bool = False,
+) -> Objective:
+    """REINFORCE on pairs of option and level with a `stated_reward` (thm-stated).
+
+    The policy gives ``log_probs (B, K * LEVELS)``, its actions are pairs, and an
+    outcome is that of the pair's option. `decoupled`: the option's log-probability
+    carries the advantage of the outcome, the level's that of the stated reward.
+    """
+
+    def loss(log_probs: Tensor, feedback: Feedback) -> Tensor:
+        if log_probs.shape[1] % LEVELS:
+            raise ValueError(
+                f"objective {name!r} needs pairs of option and level: "
+                f"{log_probs.shape[1]} columns are no multiple of {LEVELS}"
+            )
+        actions, kept = feedback.actions, feedback.resolved
+        stated = stated_levels(actions % LEVELS, log_probs.dtype)
+        outcomes = rlvr_reward(log_probs, feedback)
+        rewards = stated_reward(stated, outcomes, kind)
+        advantages = BASELINES[baseline](rewards, kept).detach()
+        if not decoupled:
+            return reinforce(log_probs, feedback, advantages)
+        options = log_probs.unflatten(1, (-1, LEVELS)).logsumexp(-1)
+        named = options.gather(1, actions // LEVELS)
+        told = feedback.taken(log_probs) - named
+        right = BASELINES[baseline](outcomes, kept).detach()
+        return -feedback.average(right * named + advantages * told)
+
+    return Objective(
+        name,
+        loss,
+        "thm-stated",
+        reward="decoupled" if decoupled else kind,
+        baseline=baseline,
+        calibrates=False,
+    )
 
 
 def td_lambda_targets(forecasts: Tensor, outcomes: Tensor, lam: float) -> Tensor:
@@ -1016,6 +1097,8 @@ def _registry() -> dict[str, Objective]:
     ):
         weighed = name in ("residual_ht", "rlcd_dr")
         found.append(Objective(name, loss, equation, propensities=weighed))
+    found.append(ranking_objective("bradley_terry", pairs=True))
+    found.append(ranking_objective("plackett_luce", pairs=False))
     for beta in (0.05, 0.1, 0.2, 0.3, 0.4, 0.5):
         found.append(rescued_rlvr(f"rlvr_shannon_{beta:g}", shannon_term(beta)))
         found.append(rescued_rlvr(f"rlvr_kl_{beta:g}", kl_term(beta)))
@@ -1025,3 +1108,16 @@ def _registry() -> dict[str, Objective]:
 OBJECTIVES: dict[str, Objective] = _registry()
 """Every named objective. `brier` is half the Brier loss, so that its expected direction
 is that of `rlcd`, J(q - p)."""
+
+STATED: dict[str, Objective] = {
+    f"stated_{kind}{suffix}": stated_objective(
+        f"stated_{kind}{suffix}",
+        "brier" if kind == "decoupled" else kind,
+        baseline,
+        decoupled=kind == "decoupled",
+    )
+    for kind in ("binary", "brier", "rlcr", "log", "decoupled")
+    for suffix, baseline in (("", "none"), ("_loo", "leave_one_out"))
+}
+"""Objectives on pairs of option and stated level; apart from `OBJECTIVES`, which work
+on options."""

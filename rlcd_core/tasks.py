@@ -8,21 +8,25 @@ arm on one task with one seed and returns its record and its test predictions.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from filelock import FileLock
 
 from rlcd_core import metrics
+from rlcd_core.data.build import load_items
 from rlcd_core.data.rater import expected_brier, load_rater, squared_distance
 from rlcd_core.data.split import split_by_group
 from rlcd_core.env import Flip, LabelledEnv, RaterEnv, Redraw, Unresolved
 from rlcd_core.policy import Item, predict
-from rlcd_core.records import RunRecord, thin
-from rlcd_core.train import Arm, TrainConfig, train
+from rlcd_core.records import RunRecord, config_hash, thin
+from rlcd_core.train import Arm, TrainConfig, TrainResult, autocast, train
 
 # Streams of one seed that must not touch each other.
 _WARMUP, _VERDICTS, _LABELS, _NOISE = 11, 12, 13, 14
@@ -40,7 +44,9 @@ class Task:
         Verdicts per option; each row sums to at least 1.
     splits : dict of (n,) int arrays
         ``train``, ``validation`` and ``test``; made by group, so that rows of one
-        review, editorial or repeated text never straddle them.
+        review, editorial or repeated text never straddle them. Where a protocol fixes
+        the rows of the warm-up, they are ``warmup`` and all of ``train`` is for the
+        arm; else each seed draws them from ``train``.
     """
 
     name: str
@@ -76,7 +82,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Warmup:
-    """The labelled start that every arm shares: one verdict each on a few rows."""
+    """The labelled start that every arm shares: one verdict each on a few rows.
+
+    Without rows there is no such start: an arm begins with the policy as it was made.
+    """
 
     rows: int = 320
     epochs: int = 2
@@ -104,6 +113,48 @@ def rater_task(name: str, reading: int = 3) -> Task:
     data = load_rater(name, reading)
     items = [(text, data.question) for text in data.texts]
     return Task.of(f"rater-{name}-{reading}", items, data.counts, data.groups)
+
+
+def label_task(name: str) -> Task:
+    """A source with one label a row, in the splits it was built with.
+
+    Parameters
+    ----------
+    name : str
+        A source whose rows share one list of options, such as ``"trec"``.
+
+    Raises
+    ------
+    ValueError
+        Rows differ in their number of options.
+    """
+    parts = {
+        "train": load_items(name, "train"),
+        "validation": load_items(name, "val"),
+        "test": load_items(name, "test"),
+    }
+    rows = [item for part in parts.values() for item in part]
+    splits, start = {}, 0
+    for split, part in parts.items():
+        splits[split] = np.arange(start, start + len(part))
+        start += len(part)
+    return Task(
+        f"label-{name}",
+        [(item.state, item.question) for item in rows],
+        one_hot_counts(rows),
+        splits,
+    )
+
+
+def one_hot_counts(rows: Sequence[Any]) -> np.ndarray:
+    """(N, K) verdict counts of labelled items: one verdict each."""
+    sizes = {len(item.question.options) for item in rows}
+    if len(sizes) != 1:
+        raise ValueError(
+            f"{rows[0].source}: rows have {sorted(sizes)} options; a task of one table "
+            "of counts needs the same number in each row"
+        )
+    return np.eye(sizes.pop(), dtype=np.int64)[[item.label for item in rows]]
 
 
 @dataclass(frozen=True)
@@ -210,6 +261,11 @@ def run(
     warmup: Warmup = Warmup(),
     noise: Noise = Noise(),
     prepared: Any = None,
+    elsewhere: Mapping[str, Elsewhere] | None = None,
+    on: Literal["bandit", "labelled"] = "bandit",
+    policy_config: dict[str, Any] | None = None,
+    batch_size: int = 4096,
+    checkpoints: Path | None = None,
     progress: bool = False,
 ) -> tuple[RunRecord, np.ndarray]:
     """Warm up, train one arm, and score it on validation and test rows.
@@ -220,27 +276,83 @@ def run(
         Maps a generator to a fresh policy.
     prepared : optional
         ``policy.prepare(task.items)``, to share between runs.
+    elsewhere : mapping of str to Elsewhere, optional
+        Rows of other sources that the trained policy is scored on; no choice uses them.
+    on : {"bandit", "labelled"}
+        Rows that the arm trains on: those the warm-up left, or the warm-up's own again.
+    policy_config : dict, optional
+        What the policy is, JSON-ready, where it is not the decision head; part of the
+        record's configuration. Such runs are few and keep their signals.
+    batch_size : int
+        Rows a forward pass when probabilities are predicted.
+    checkpoints : Path, optional
+        Folder of checkpoints. Arms of one seed and start share the warm-up's, which is
+        trained once; a run that was killed goes on from its own, which is deleted when
+        the run is finished.
 
     Returns
     -------
     record : RunRecord
-    predictions : (n_test, K) float32 array
+    predictions : (n_test + n_elsewhere, K) float32 array
+        Test rows, then those of each other source in the order given; a source with
+        fewer options is padded with zeros.
     """
     policy = make_policy(torch.Generator().manual_seed(seed))
     prepared = policy.prepare(task.items) if prepared is None else prepared
     rng = np.random.default_rng([seed, _WARMUP])
     order = rng.permutation(task.splits["train"])
     labelled, bandit = order[: warmup.rows], order[warmup.rows :]
+    if "warmup" in task.splits:
+        labelled, bandit = task.splits["warmup"][: warmup.rows], task.splits["train"]
 
     def evaluate(p: Any, split: str = "validation") -> dict[str, float]:
         rows = task.splits[split]
-        return score(predict(p, prepared, rows, batch_size=4096), task.counts[rows])
+        return score(stated(p, prepared, rows), task.counts[rows])
 
+    def stated(p: Any, of: Any, rows: Any = None) -> np.ndarray:
+        with autocast(next(p.parameters()).device):  # as in training
+            return predict(p, of, rows, batch_size=batch_size)
+
+    if checkpoints:
+        checkpoints.mkdir(parents=True, exist_ok=True)
+
+    def place(name: str, of: dict[str, Any]) -> Path | None:
+        return checkpoints and checkpoints / f"{name}-{config_hash(of)}.safetensors"
+
+    more = elsewhere_config(elsewhere or {}, on)
+    full = run_config(task, arm, config, seed, warmup, noise, policy_config, more)
     start = LabelledEnv(task.counts, seed=[seed, _LABELS])
-    train(policy, prepared, labelled, start, WARMUP_ARM, warmup.config(), seed)
-    before = evaluate(policy, "test")
+    later = ("arm", "train", "noise", "on", "elsewhere")
+    shared = {k: v for k, v in full.items() if k not in later}
+    started = replace(
+        warmup.config(),
+        weight_decay=config.weight_decay,
+        micro_batch=config.micro_batch,
+        checkpoint_every=config.checkpoint_every,
+    )
+    shared |= {"start": asdict(started)}
+    kept = place("warmup", shared)
+    # The second of two arms that begin together waits for the first.
+    with FileLock(f"{kept}.lock") if kept else nullcontext():
+        warmed = (
+            train(
+                policy,
+                prepared,
+                labelled,
+                start,
+                WARMUP_ARM,
+                started,
+                seed,
+                evaluate=lambda p: evaluate(p, "test"),
+                checkpoint=kept,
+            )
+            if warmup.rows
+            else TrainResult(evaluations=[evaluate(policy, "test")])
+        )
+    before = {k: v for k, v in warmed.evaluations[-1].items() if k != "step"}
     if arm.name == WARMUP_ARM.name:
         config = replace(config, outcomes=0)
+        full = run_config(task, arm, config, seed, warmup, noise, policy_config, more)
         result = None
     else:
         kind = LabelledEnv if arm.needs == "label" else RaterEnv
@@ -250,26 +362,31 @@ def run(
         result = train(
             policy,
             prepared,
-            bandit,
+            bandit if on == "bandit" else labelled,
             env,
             arm,
             config,
             seed,
             evaluate=evaluate if config.eval_every else None,
+            checkpoint=place(arm.name, full),
             progress=progress,
         )
     test = task.splits["test"]
-    p = predict(policy, prepared, test, batch_size=4096)
+    p = stated(policy, prepared, test)
+    others = {
+        name: stated(policy, other.prepared)
+        for name, other in (elsewhere or {}).items()
+    }
     record = RunRecord(
         family=family,
         arm=arm.name,
         seed=int(seed),
-        config=run_config(task, arm, config, seed, warmup, noise),
+        config=full,
         metrics={
             "validation": evaluate(policy),
-            "test": score(p, task.counts[test])
-            | {"distance": float(squared_distance(p, task.counts[test]).mean())},
+            "test": score(p, task.counts[test]) | _distance(p, task.counts[test]),
             "test_before": before,
+            **{name: score(q, elsewhere[name].counts) for name, q in others.items()},
         },
         used={
             "labels": float(warmup.rows),
@@ -281,11 +398,19 @@ def run(
         },
         curve=[_rounded(row) for row in result.evaluations] if result else [],
         # Runs without evaluations are cells of a grid: their metrics are enough.
-        signals=thin(result.history) if result and config.eval_every else [],
+        signals=(
+            thin((result or warmed).history)
+            if policy_config or config.eval_every
+            else []
+        ),
         stopped=bool(result and result.stopped),
         data_hash=task.data_hash,
     )
-    return record, p
+    if result and checkpoints:
+        place(arm.name, full).unlink()
+    width = p.shape[1]
+    rest = [np.pad(q, ((0, 0), (0, width - q.shape[1]))) for q in others.values()]
+    return record, np.concatenate([p, *rest])
 
 
 def run_config(
@@ -295,17 +420,73 @@ def run_config(
     seed: int,
     warmup: Warmup = Warmup(),
     noise: Noise = Noise(),
+    policy: dict[str, Any] | None = None,
+    more: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Everything that decides a run's result, JSON-ready; its hash is the key."""
+    """Everything that decides a run's result, JSON-ready; its hash is the key.
+
+    ``policy`` is left out where it is None, the decision head of old; ``more`` is what
+    few runs need to say (:func:`elsewhere_config`).
+    """
     return {
         "task": task.name,
         "data": task.data_hash,
         "arm": asdict(arm),
-        "train": asdict(config),
-        "warmup": asdict(warmup),
+        "train": _without_later(asdict(config)),
+        "warmup": _without_later(asdict(warmup)),
         "noise": asdict(noise),
         "seed": int(seed),
+        **({"policy": policy} if policy else {}),
+        **(more or {}),
     }
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Rows of another source, as the policy prepared them.
+
+    Parameters
+    ----------
+    prepared : Prepared
+    counts : (N, K) int array
+        Verdicts per option; K at most that of the task.
+    sha256 : str
+        Hash of the built source, so that the record's key names the bytes.
+    """
+
+    prepared: Any = field(repr=False)
+    counts: np.ndarray = field(repr=False)
+    sha256: str
+
+
+def elsewhere_config(
+    elsewhere: Mapping[str, Any], on: str = "bandit"
+) -> dict[str, Any]:
+    """What a record's configuration says of other sources and rows; {} if nothing.
+
+    ``elsewhere`` maps names to anything with ``sha256``.
+    """
+    told: dict[str, Any] = {}
+    if elsewhere:
+        told["elsewhere"] = {n: other.sha256 for n, other in elsewhere.items()}
+    if on != "bandit":
+        told["on"] = on
+    return told
+
+
+def _distance(p: np.ndarray, counts: np.ndarray) -> dict[str, float]:
+    # Needs two verdicts a row; a source with one label a row has no such number.
+    if counts.sum(-1).min() < 2:
+        return {}
+    return {"distance": float(squared_distance(p, counts).mean())}
+
+
+# Settings that came later are left out at their default: older runs keep their key.
+_LATER = {"replays": 0}
+
+
+def _without_later(config: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in config.items() if k not in _LATER or v != _LATER[k]}
 
 
 def _rounded(row: dict[str, float]) -> dict[str, float]:

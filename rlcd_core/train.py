@@ -18,6 +18,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,12 +26,16 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from rlcd_core.env import LoggedEnv
 from rlcd_core.files import write_atomically
-from rlcd_core.rewards import OBJECTIVES, Feedback, sample_actions
+from rlcd_core.rewards import OBJECTIVES, STATED, Feedback, sample_actions
 
 # One independent stream per purpose: the order of rows never shifts because an arm
 # draws more actions.
-_ROWS, _ACTIONS = 1, 2
+_ROWS, _ACTIONS, _REPLAYS = 1, 2, 3
+_KNOWN = OBJECTIVES | STATED
+# What a replay needs of the feedback it repeats.
+_HEARD = ("actions", "outcomes", "propensities", "labels", "rankings")
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class Arm:
     label : str
         The name in running text.
     objective : str
-        Key of ``rewards.OBJECTIVES``.
+        Key of ``rewards.OBJECTIVES``, or of ``rewards.STATED`` for pairs.
     group_size : int
         Actions ``G`` per question (1 for arms that see labels).
     shared_outcome : bool
@@ -71,10 +76,10 @@ class Arm:
     reference: bool = False
 
     def __post_init__(self) -> None:
-        if self.objective not in OBJECTIVES:
+        if self.objective not in _KNOWN:
             raise ValueError(
                 f"arm {self.name!r}: unknown objective {self.objective!r}; "
-                f"choose one of {', '.join(sorted(OBJECTIVES))}"
+                f"choose one of {', '.join(sorted(_KNOWN))}"
             )
         if self.group_size < 1:
             raise ValueError(f"arm {self.name!r}: group_size must be at least 1")
@@ -86,8 +91,8 @@ class Arm:
 
     @property
     def needs(self) -> str:
-        """``"outcome"`` (bandit feedback) or ``"label"`` (full information)."""
-        return OBJECTIVES[self.objective].needs
+        """``"outcome"`` (bandit feedback), ``"label"`` or ``"ranking"``."""
+        return _KNOWN[self.objective].needs
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,12 @@ class TrainConfig:
     ``outcomes`` is the budget in revealed bits (for label arms: labels), and
     ``outcomes_per_step`` the batch, so that arms with groups take the same number of
     optimiser steps on the same number of outcomes and differ in distinct questions.
+
+    Each batch of fresh outcomes may be followed by ``replays`` further steps on batches
+    that were heard before, drawn at random, with the actions and outcomes of then. They
+    cost computing but no outcome. What is learned from another policy's actions stays
+    honest only for objectives that end at p = q under any behaviour policy
+    (`thm-behaviour`).
     """
 
     learning_rate: float = 2e-3
@@ -113,9 +124,14 @@ class TrainConfig:
     stop_drop: float = 0.10
     stop_patience: int = 3
     checkpoint_every: int = 0
+    replays: int = 0
 
     def steps(self, group_size: int = 1) -> int:
-        """Optimiser steps that the budget pays for; errors if none."""
+        """Optimiser steps in all, replays included; errors if there are none."""
+        return self.fresh_steps(group_size) * (1 + self.replays)
+
+    def fresh_steps(self, group_size: int = 1) -> int:
+        """Batches of fresh outcomes that the budget pays for; errors if none."""
         prompts = self.prompts_per_step(group_size)
         steps = self.outcomes // (prompts * group_size)
         if steps < 1:
@@ -155,6 +171,39 @@ class Environment(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
+SAVING_SHARE = 0.05
+"""Most of a run's time that automatic checkpoints may cost."""
+
+
+@dataclass
+class Saving:
+    """When the next checkpoint is due, and what saving has cost in this process.
+
+    Parameters
+    ----------
+    every : int
+        Steps between checkpoints. 0 decides by measured time: save as soon as that
+        keeps all saving within ``SAVING_SHARE`` of the time, if it costs what the last
+        save cost. The first step is saved at once, which tells the cost, and where
+        saving is that cheap, every step is.
+    """
+
+    every: int = 0
+    spent: float = 0.0
+    cost: float = 0.0
+
+    def due(self, steps: int, elapsed: float) -> bool:
+        """Whether to save after ``steps`` steps, ``elapsed`` seconds into the loop."""
+        if self.every:
+            return steps % self.every == 0
+        return self.spent + self.cost <= SAVING_SHARE * (elapsed + self.cost)
+
+    def paid(self, seconds: float) -> None:
+        """Note what a checkpoint cost."""
+        self.cost = seconds
+        self.spent += seconds
+
+
 @dataclass
 class TrainResult:
     """What a run did: its signals and what it used up."""
@@ -186,12 +235,22 @@ def batch_rows(rows: np.ndarray, size: int, seed: int, step: int) -> np.ndarray:
     """
     start, stop = step * size, (step + 1) * size
     epochs = range(start // len(rows), (stop - 1) // len(rows) + 1)
-    order = [
-        np.random.default_rng([seed, _ROWS, epoch]).permutation(rows)
-        for epoch in epochs
-    ]
+    flat = np.ascontiguousarray(rows, np.int64).tobytes()
+    order = [_epoch(flat, seed, epoch) for epoch in epochs]
     offset = start - epochs[0] * len(rows)
     return np.concatenate(order)[offset : offset + size]
+
+
+@lru_cache(maxsize=8)
+def _epoch(rows: bytes, seed: int, epoch: int) -> np.ndarray:
+    # Kept, because every step of an epoch asks for the same order.
+    order = np.random.default_rng([seed, _ROWS, epoch])
+    return order.permutation(np.frombuffer(rows, np.int64))
+
+
+def replayed_step(seed: int, step: int, heard: int) -> int:
+    """Which of the first ``heard`` fresh batches optimiser step ``step`` repeats."""
+    return int(np.random.default_rng([seed, _REPLAYS, step]).integers(heard))
 
 
 def action_generator(seed: int, step: int) -> torch.Generator:
@@ -209,7 +268,8 @@ def feedback(
 ) -> Feedback:
     """Act and listen: draw the arm's actions and ask the environment how they fared.
 
-    A label arm asks ``env.labels(rows)``, which only a labelled environment has.
+    A label arm asks ``env.labels(rows)``, which only a labelled environment has, and a
+    ranking arm ``env.rankings(rows)``. A `LoggedEnv` gives the actions of its log.
 
     Parameters
     ----------
@@ -217,10 +277,22 @@ def feedback(
         The policy's log-probabilities; no gradient flows through the draw.
     """
     device = log_probs.device
+    none = torch.zeros((len(rows), 0), device=device)
     if arm.needs == "label":
         labels = torch.as_tensor(env.labels(rows), device=device)  # type: ignore[attr-defined]
-        none = torch.zeros((len(rows), 0), device=device)
         return Feedback(none.long(), none, labels=labels.long())
+    if arm.needs == "ranking":
+        order = torch.as_tensor(env.rankings(rows), device=device)  # type: ignore[attr-defined]
+        return Feedback(none.long(), none, rankings=order.long())
+    if isinstance(env, LoggedEnv):  # decisions already taken: nothing is drawn
+        taken, heard, chance = env.logged(rows)
+        return Feedback(
+            torch.as_tensor(taken, device=device),
+            torch.as_tensor(heard, dtype=torch.float32, device=device),
+            None
+            if chance is None
+            else torch.as_tensor(chance, dtype=torch.float32, device=device),
+        )
     actions, propensities = sample_actions(
         log_probs.detach().float().cpu(),
         arm.group_size,
@@ -306,8 +378,9 @@ def train(
         the stop rule (more than ``stop_drop`` below step 0, ``stop_patience`` times in
         a row).
     checkpoint : Path, optional
-        A safetensors file, written atomically every ``config.checkpoint_every`` steps
-        and resumed from if it is there.
+        A safetensors file, written atomically every ``config.checkpoint_every`` steps,
+        or as `Saving` decides where that is 0, and at the end; resumed from if it is
+        there.
 
     Returns
     -------
@@ -325,7 +398,7 @@ def train(
         raise ValueError(f"arm {arm.name!r}: no row to train on; pass at least one")
     total = config.steps(arm.group_size)
     size = config.prompts_per_step(arm.group_size)
-    objective = OBJECTIVES[arm.objective]
+    objective = _KNOWN[arm.objective]
     parameters = [p for p in policy.parameters() if p.requires_grad]
     device = parameters[0].device
     peak = config.learning_rate * arm.rate_scale
@@ -342,18 +415,22 @@ def train(
     averaged = [p.detach().clone() for p in parameters] if config.weight_average else []
     reference = copy.deepcopy(policy).eval() if arm.reference else None
     result = TrainResult()
+    memory: list[Feedback] = []
     identity = _identity(arm, config, seed, rows, parameters, env)
     if checkpoint is not None and checkpoint.exists():
         result = _restore(
-            checkpoint, identity, parameters, averaged, optimiser, scaler, env
+            checkpoint, identity, parameters, averaged, optimiser, scaler, env, memory
         )
     elif evaluate is not None:
         result.evaluations.append({"step": 0.0, **evaluate(policy)})
 
     seen: set[int] = set()
-    for past in range(result.steps):
+    cycle = 1 + config.replays
+    for past in range(-(-result.steps // cycle)):
         seen.update(batch_rows(rows, size, seed, past).tolist())
-    began = time.perf_counter() - result.seconds
+    entered = time.perf_counter()
+    began = entered - result.seconds
+    saving = Saving(config.checkpoint_every)
     steps: Iterator[int] = iter(range(result.steps, total))
     if progress:
         steps = iter(tqdm(range(result.steps, total), desc=arm.name, leave=False))
@@ -363,16 +440,24 @@ def train(
             break
         for group in optimiser.param_groups:
             group["lr"] = peak * config.rate(step, total)
-        chosen = batch_rows(rows, size, seed, step)
-        generator = action_generator(seed, step)
+        fresh = step // cycle
+        again = replayed_step(seed, step, fresh + 1) if step % cycle else None
+        chosen = batch_rows(rows, size, seed, fresh if again is None else again)
+        generator = action_generator(seed, fresh)
         optimiser.zero_grad(set_to_none=True)
         row: dict[str, float] = {"step": float(step + 1), "loss": 0.0}
-        for part in _split(chosen, config.micro_batch):
+        parts = _split(chosen, config.micro_batch)
+        for i, part in enumerate(parts):
             share = len(part) / size
             batch = prepared.take(part)
             with autocast(device):
                 log_probs = policy.log_probs(batch)
-            told = feedback(arm, env, part, log_probs, generator)
+            if again is None:
+                told = feedback(arm, env, part, log_probs, generator)
+            else:
+                told = memory[again * len(parts) + i]
+            if config.replays and again is None:
+                memory.append(told)
             if reference is not None:
                 with torch.no_grad(), autocast(device):
                     start = reference.log_probs(batch).float()
@@ -380,7 +465,9 @@ def train(
             loss = objective(log_probs.float(), told).mean() * share
             scaler.scale(loss).backward()
             row["loss"] += float(loss.detach())
-            for name, value in signals(log_probs.float(), told).items():
+            # A policy may tell what it noticed on the way, such as its label mass.
+            noticed = getattr(policy, "noticed", {})
+            for name, value in (signals(log_probs.float(), told) | noticed).items():
                 row[name] = row.get(name, 0.0) + value * share
             result.forward_passes += len(part)
         if not math.isfinite(row["loss"]):
@@ -400,7 +487,7 @@ def train(
         seen.update(chosen.tolist())
         result.history.append(row)
         result.steps = step + 1
-        result.outcomes = result.steps * size * arm.group_size
+        result.outcomes = (fresh + 1) * size * arm.group_size
         result.prompts = len(seen)
         due = config.eval_every and result.steps % config.eval_every == 0
         if evaluate is not None and (due or result.steps == total):
@@ -408,11 +495,10 @@ def train(
             result.evaluations.append({"step": float(step + 1), **evaluate(policy)})
             policy.train()
             result.stopped = _should_stop(result.evaluations, config)
-        result.seconds = time.perf_counter() - began
-        save_now = (
-            config.checkpoint_every and result.steps % config.checkpoint_every == 0
-        )
-        if checkpoint is not None and (save_now or result.steps == total):
+        now = time.perf_counter()
+        result.seconds = now - began
+        due = result.steps == total or result.stopped
+        if checkpoint is not None and (due or saving.due(result.steps, now - entered)):
             _save(
                 checkpoint,
                 identity,
@@ -421,8 +507,10 @@ def train(
                 optimiser,
                 scaler,
                 env,
+                memory,
                 result,
             )
+            saving.paid(time.perf_counter() - now)
     if averaged:
         with torch.no_grad():
             for parameter, mean in zip(parameters, averaged, strict=True):
@@ -485,6 +573,7 @@ def _save(
     optimiser: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
     env: Environment,
+    memory: list[Feedback],
     result: TrainResult,
 ) -> None:
     from safetensors.torch import save
@@ -494,6 +583,10 @@ def _save(
     for i, parameter in enumerate(parameters):
         for name, value in optimiser.state[parameter].items():
             tensors[f"s.{i}.{name}"] = value
+    for i, told in enumerate(memory):
+        for name in _HEARD:
+            if (value := getattr(told, name)) is not None:
+                tensors[f"m.{i}.{name}"] = value
     note = {
         "identity": identity,
         "env": json.dumps(env.state_dict()),
@@ -513,6 +606,7 @@ def _restore(
     optimiser: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
     env: Environment,
+    memory: list[Feedback],
 ) -> TrainResult:
     from safetensors import SafetensorError, safe_open
 
@@ -549,6 +643,15 @@ def _restore(
             for name, value in tensors.items()
             if name.startswith(prefix)
         }
+    device = parameters[0].device
+    count = sum(name.endswith(".actions") for name in tensors)
+    for i in range(count):
+        found_here = {n: tensors.get(f"m.{i}.{n}") for n in _HEARD}
+        memory.append(
+            Feedback(
+                **{n: v if v is None else v.to(device) for n, v in found_here.items()}
+            )
+        )
     scaler.load_state_dict(json.loads(note["scaler"]))
     env.load_state_dict(json.loads(note["env"]))
     return TrainResult(**json.loads(note["result"]))

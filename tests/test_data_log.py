@@ -92,6 +92,8 @@ def test_named_questions_and_derived_outcome(tmp_path: Path) -> None:
         (",1,0.5,", ",2,0.5,", "outcome 2.0 must be 0, 1, or empty"),
         (",billing,1", ",sales,1", "action 'sales' is none of the options"),
         (",billing,1", ",,1", "an outcome needs its action"),
+        (",1,0.5,,", ",1,0.5,security,", "outcome 1 contradicts the label 'security'"),
+        (",1,0.5,,", ",0,0.5,billing,", "outcome 0 contradicts the label 'billing'"),
         ("a,", ",", "no id"),
         ("2026-01-02T03:04:05+00:00", "yesterday", "yesterday"),
         ('"[""billing"", ""security""]"', '"[""billing""]"', "at least 2"),

@@ -154,8 +154,10 @@ def test_order_sensitivity_by_hand() -> None:
 
 def test_probes_concern_the_first_two_options() -> None:
     made = probes(ITEMS[:3], "none")
-    assert [len(asked) for asked in made.values()] == [2, 2, 2, 2]
+    assert [len(asked) for asked in made.values()] == [2, 2, 2, 2, 2]
     assert made["pair"][0][1].options == ("billing", "infrastructure")
     assert made["more"][0][1].options == (*QUESTIONS[0].options, "none")
     text = made["noul"][0][1].text
     assert text == "Which team? Is the answer 'billing' rather than 'infrastructure'?"
+    text = made["turned"][0][1].text
+    assert text == "Which team? Is the answer 'infrastructure' rather than 'billing'?"

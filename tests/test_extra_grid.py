@@ -1,13 +1,18 @@
 """Families: complete, and one cheap run of each re-trained as its sentinel."""
 
+from collections import Counter
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
 from rlcd_core.arms import ARMS
 from rlcd_core.extra import grid, jobs
-from rlcd_core.extra.families import rater
+from rlcd_core.extra.families import efficiency, elsewhere, rater
 from rlcd_core.records import Store, config_hash, metric_values
-from rlcd_core.tasks import Noise, ScoredAsWrong, score
+from rlcd_core.schema import Choice
+from rlcd_core.tasks import Noise, ScoredAsWrong, one_hot_counts, score
+from rlcd_core.train import TrainConfig
 
 # Bit-equal on one machine. Sums round differently elsewhere and training amplifies it:
 # across-seed standard deviations are .001 (Brier) and .003 (ECE).
@@ -21,6 +26,18 @@ SENTINELS = [
     ("rater_arms", "verdict_nll", 203),
     ("rater_arms", "rlvr_shannon_0.3", 204),
     ("rater_tuning", "residual_ht", 101),
+    ("preferences", "pl_drawn", 203),
+    ("preferences_few", "top_counts", 200),
+    ("preferences_tuning", "bt_drawn", 101),
+    ("joint_fields", "rlcd", 3),
+    ("rater_controls", "supervised", 205),
+    ("amazon_arms", "rlcd_g4", 206),
+    ("rater_noise", "rlvr", 207),
+    ("rater_out", "rlcd", 208),
+    ("text_tuning", "verdict_nll", 101),
+    ("text_arms", "rlcd", 209),
+    ("efficiency_tuning", "rlcd_loo", 102),
+    ("efficiency_arms", "verdict_nll", 200),
 ]
 
 
@@ -46,7 +63,7 @@ def test_a_record_is_reproduced(family: str, name: str, seed: int) -> None:
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("family", sorted(grid.FAMILIES))
+@pytest.mark.parametrize("family", sorted({*grid.FAMILIES} - grid.NEVER_RUN))
 def test_families_are_complete_and_hold_nothing_else(family: str) -> None:
     records = grid.family_records(family)
     assert len(records) == len(Store(family).records())
@@ -106,6 +123,90 @@ def test_an_unfinished_grid_is_no_choice(monkeypatch) -> None:
     monkeypatch.setattr(rater, "_tuning_records", list)
     with pytest.raises(LookupError, match="0 of 18 cells"):
         rater.tuned("rlcd")
+    with pytest.raises(LookupError, match="0 of 25 cells"):
+        rater.tuned(rater.AT_THE_EDGE[0])
+    monkeypatch.setattr(elsewhere, "_text_records", list)
+    with pytest.raises(LookupError, match="on trec has 0 of 8 cells"):
+        elsewhere.text_tuned("trec", "rlcd")
+    monkeypatch.setattr(efficiency, "_records", list)
+    with pytest.raises(LookupError, match="6,000 outcomes has 0 of 18 cells"):
+        efficiency.chosen("rlcd", 6_000, True)
+
+
+@pytest.mark.data
+def test_the_grid_was_extended_for_the_arms_at_its_edge_and_no_other() -> None:
+    def best(name: str) -> int:
+        key, sign = ("accuracy", -1) if rater.by_accuracy(name) else ("brier", 1)
+        cells: dict[tuple, list[float]] = {}
+        for r in rater._tuning_records():
+            sizes = r.config["train"]
+            cell = sizes["outcomes_per_step"], sizes["learning_rate"]
+            if r.arm == name and cell[1] in rater.TUNING_GRID.get(cell[0], ()):
+                cells.setdefault(cell, []).append(sign * r.metrics["validation"][key])
+        return min(cells, key=lambda c: np.mean(cells[c]))[0]
+
+    smallest = min(rater.TUNING_GRID)
+    names = [name for name in ARMS if name not in rater.SAME_AS]
+    at_edge = {name for name in names if best(name) == smallest}
+    assert at_edge == set(rater.AT_THE_EDGE)
+
+
+@pytest.mark.data
+def test_rows_of_other_sources_choose_nothing_and_are_named_in_the_key() -> None:
+    plain, out = (
+        jobs.Job("rater-movie-3", ARMS["rlcd"], rater.ONE_RATE, 3, elsewhere=names)
+        for names in ((), ("nyt",))
+    )
+    told = out.full_config()
+    assert told.pop("elsewhere") == {"nyt": jobs.source_hash("nyt")}
+    assert told == plain.full_config()
+    # A run on the warm-up's own rows is another run; the default adds no key.
+    again = jobs.Job("rater-movie-3", ARMS["nll"], rater.ONE_RATE, 3, on="labelled")
+    assert again.full_config()["on"] == "labelled"
+    assert "on" not in told and "replays" not in told["train"]
+
+
+@pytest.mark.data
+def test_a_run_elsewhere_scores_every_row_and_learns_the_same() -> None:
+    small = TrainConfig(learning_rate=1e-3, outcomes=640, outcomes_per_step=64)
+    task = "label-sms_spam"
+    plain, p = jobs.Job(task, ARMS["rlcd"], small, 3).train("x")
+    out = jobs.Job(task, ARMS["rlcd"], small, 3, elsewhere=("sms_spam",))
+    record, both = out.train("x")
+    rows = jobs.source_items("sms_spam")
+    assert both.shape == (len(p) + len(rows), 2)
+    assert np.array_equal(both[: len(p)], p)
+    assert record.metrics["test"] == plain.metrics["test"]
+    # One label a row has no unbiased distance; scored rows are all of the source.
+    assert "distance" not in record.metrics["test"]
+    found = score(both[len(p) :], one_hot_counts(rows))
+    assert record.metrics["sms_spam"] == found
+
+
+def test_a_label_task_needs_one_number_of_options() -> None:
+    @dataclass
+    class Row:
+        question: object
+        label: int
+        source: str = "made"
+
+    rows = [Row(Choice("Which?", tuple("abc")[:k]), 0) for k in (2, 3)]
+    with pytest.raises(ValueError, match=r"made: rows have \[2, 3\] options"):
+        one_hot_counts(rows)
+    assert one_hot_counts(rows[1:]).tolist() == [[1, 0, 0]]
+
+
+def test_budgets_and_replays_of_the_efficiency_family() -> None:
+    every = efficiency.efficiency_tuning()
+    for job in every:
+        steps = job.config.steps(job.arm.group_size)
+        assert (
+            job.config.fresh_steps(job.arm.group_size) * (1 + job.config.replays)
+            == steps
+        )
+    assert {job.config.outcomes for job in every} == set(efficiency.BUDGETS)
+    per_arm = Counter(job.arm.name for job in every)
+    assert len(set(per_arm.values())) == 1, "every arm has the same number of cells"
 
 
 def test_unknown_names_say_what_there_is() -> None:

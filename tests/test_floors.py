@@ -14,10 +14,11 @@ PACKAGE = ROOT / "rlcd_core"
 FLOORS = [
     {"files"},
     {"schema", "scoring", "metrics"},
-    {"rewards", "env", "data"},
+    {"rewards", "env", "data", "joint"},
     {"exact"},
     {"policy"},
     {"train", "calibrate", "gates"},
+    {"export"},
     {"arms", "evaluate", "records", "decider", "plots"},
     {"tasks"},
     {"extra"},

@@ -524,3 +524,16 @@ def test_ranges(pairs, n_bins, binning):
     full = r.count > 0
     assert (r.confidence[full] >= r.lower[full] - 1e-12).all()
     assert (r.confidence[full] <= r.upper[full] + 1e-12).all()
+
+
+def test_budget_to_reach_by_hand() -> None:
+    budgets, scores = [1, 10, 100, 1000], [0.5, 0.4, 0.3, 0.35]
+    assert metrics.budget_to_reach(budgets, scores, 0.4) == pytest.approx(10)
+    assert metrics.budget_to_reach(budgets, scores, 0.35) == pytest.approx(10**1.5)
+    assert np.isinf(metrics.budget_to_reach(budgets, scores, 0.2))
+    # Outside the data: no number is made up.
+    assert np.isnan(metrics.budget_to_reach(budgets, scores, 0.6))
+    with pytest.raises(ValueError, match="increasing"):
+        metrics.budget_to_reach([10, 1], [0.5, 0.4], 0.45)
+    with pytest.raises(ValueError, match="must be"):
+        metrics.budget_to_reach([1, 10], [0.5], 0.45)

@@ -14,7 +14,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
-from rlcd_core import arms, plots
+from rlcd_core import arms, metrics, plots
 
 GROUNDS = ("#ffffff", "#121212", "#14181e")
 
@@ -295,3 +295,73 @@ def test_letters_are_large_enough_for_a_phone(ax):
     plots.plot_reliability(ax, data, "rlvr")
     assert min(t.get_fontsize() for t in texts(ax)) >= 9
     assert ax.figure.get_figwidth() == pytest.approx(4.8)
+
+
+def signal_rows(**columns):
+    steps = range(1, len(next(iter(columns.values()))) + 1)
+    names = ("step", *columns)
+    rows = zip(steps, *columns.values(), strict=True)
+    return [dict(zip(names, map(float, row), strict=True)) for row in rows]
+
+
+def test_signals_hold_means_intervals_and_what_to_worry_about():
+    honest = [
+        signal_rows(gap=[0.0, 0.02], entropy=[0.8, 0.7], zero_variance=[1, 1]),
+        signal_rows(gap=[0.02, 0.04], entropy=[0.8, 0.5], zero_variance=[1, 1]),
+    ]
+    sure = [
+        signal_rows(gap=[0.01, 0.3], entropy=[0.8, 0.1], zero_variance=[0.3, 0.9]),
+        signal_rows(gap=[0.03, 0.1], entropy=[0.8, 0.1], zero_variance=[0.3, 0.9]),
+    ]
+    panels = plots.prepare_signals({"rlcd": honest, "rlvr_loo": sure})
+    assert list(panels) == ["gap", "entropy", "zero_variance"]
+    np.testing.assert_allclose(panels["gap"].curves["rlcd"].mean, [0.01, 0.03])
+    want = metrics.seed_interval([0.3, 0.1])
+    found = panels["gap"].curves["rlvr_loo"]
+    assert (found.low[1], found.high[1]) == pytest.approx((want.low, want.high))
+    assert panels["gap"].worry == ((-np.inf, -0.05), (0.05, np.inf))
+    assert panels["gap"].inside == {"rlcd": 0.0, "rlvr_loo": 0.5}
+    # A quarter of .8; only the second arm gets there, at the last of two steps.
+    assert panels["entropy"].worry == ((-np.inf, pytest.approx(0.2)),)
+    assert panels["entropy"].inside == {"rlcd": 0.0, "rlvr_loo": 0.5}
+    # Lone actions always agree with themselves and are no news.
+    assert panels["zero_variance"].inside == {"rlvr_loo": 0.5}
+
+
+def test_signals_of_one_seed_have_no_width_and_a_spike_is_seen():
+    rows = signal_rows(
+        grad_norm=[1] * 10 + [30], outcome=[0.5] * 11, label_mass=[0.4] * 11
+    )
+    panels = plots.prepare_signals({"rlcd": [rows]})
+    assert list(panels) == ["outcome", "label_mass", "grad_norm"]
+    curve = panels["grad_norm"].curves["rlcd"]
+    assert np.array_equal(curve.low, curve.high)
+    assert panels["grad_norm"].inside["rlcd"] == pytest.approx(1 / 11)
+    assert panels["label_mass"].inside["rlcd"] == 1
+    assert panels["outcome"].worry == () and panels["outcome"].inside["rlcd"] == 0
+
+
+def test_signals_are_refused_where_seeds_do_not_match():
+    one, other = signal_rows(gap=[0.0, 0.1]), signal_rows(gap=[0.0])
+    for seeds in ([one, other], [], [[]]):
+        with pytest.raises(ValueError, match="rlcd: pass seeds"):
+            plots.prepare_signals({"rlcd": seeds})
+
+
+def test_drawn_signals_are_the_prepared_ones():
+    rows = signal_rows(gap=[0.0, 0.1, 0.2], grad_norm=[1, 1, 2])
+    label_only = signal_rows(grad_norm=[2, 2, 2])
+    panels = plots.prepare_signals({"rlcd": [rows], "nll": [label_only]})
+    _, axes = plots.figure(2)
+    plots.plot_signals(axes, panels)
+    for ax, data in zip(axes, panels.values(), strict=True):
+        for line, curve in zip(ax.lines, data.curves.values(), strict=True):
+            assert np.array_equal(line.get_ydata(), curve.mean)
+    # The shade starts at the band's edge: .05 on the first axes, none on the second.
+    shade = [p for p in axes[0].patches if p.get_alpha() == 0.18]
+    assert [p.get_y() for p in shade] == [pytest.approx(0.05)]
+    assert not axes[1].patches
+    written = [[t.get_text() for t in ax.texts] for ax in axes]
+    assert written == [["RLCD, one outcome"], ["Full label, NLL"]]
+    with pytest.raises(ValueError, match="2 signals need as many axes, not 1"):
+        plots.plot_signals(axes[:1], panels)

@@ -49,6 +49,7 @@ def batch(
         labels,
         reference_log_probs=torch.log_softmax(0.5 * z, -1),
         outcome_model=live / live.sum(-1, keepdim=True),
+        rankings=torch.multinomial(live, 2, generator=generator),
     )
     return z, told
 
@@ -555,6 +556,70 @@ def test_plackett_luce_is_a_distribution_over_rankings():
     ahead = [order.tolist().index(1) < order.tolist().index(3) for order in orders]
     pair = R.bradley_terry_loss(u, torch.tensor([1]), torch.tensor([3]))
     assert float(chance[ahead].sum()) == pytest.approx(float((-pair).exp()), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["bradley_terry", "plackett_luce"])
+def test_ranking_objectives_have_the_gradient_of_finite_differences(name):
+    z, told = batch(12)
+    step, moved = 1e-6, ascent(OBJECTIVES[name], z, told)
+    for k in range(z.shape[1]):
+        up, down = z.clone(), z.clone()
+        up[:, k] += step
+        down[:, k] -= step
+        losses = [OBJECTIVES[name](torch.log_softmax(v, -1), told) for v in (up, down)]
+        got = (losses[1] - losses[0]) / (2 * step)
+        live = z[:, k] > MASKED / 2
+        torch.testing.assert_close(moved[live, k], got[live], rtol=0, atol=1e-8)
+    if name == "bradley_terry":  # options outside the pair are left alone
+        outside = torch.ones_like(z, dtype=torch.bool)
+        outside = outside.scatter(1, told.rankings, False)
+        assert moved[outside].abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4])
+def test_drawn_rankings_are_stationary_at_the_truth_alone(length):
+    # thm-prefs-drawn by enumeration: rankings of Plackett-Luce with weights q.
+    q = f64([0.4, 0.3, 0.2, 0.1])
+    orders = torch.tensor(list(itertools.permutations(range(4), length)))
+    none = torch.zeros(len(orders), 0)
+    told = Feedback(none.long(), none, rankings=orders)
+    chance = (-R.plackett_luce_loss(q.log().expand(len(orders), -1), orders)).exp()
+    assert float(chance.sum()) == pytest.approx(1, abs=1e-12)
+
+    def mean_direction(z):
+        wide = z.expand(len(orders), -1)
+        return chance @ ascent(OBJECTIVES["plackett_luce"], wide, told)
+
+    assert mean_direction(q.log()).abs().max() < 1e-12
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):  # convex: elsewhere it points towards the truth
+        z = torch.randn(4, generator=generator, dtype=torch.float64)
+        gap = q.log() - z
+        assert float(mean_direction(z) @ (gap - gap.mean())) > 1e-3
+
+
+def test_one_order_has_no_best_scale():
+    # thm-prefs-drawn: the same order again and again; the loss falls for ever.
+    z, order = f64([[0.3, 0.1, -0.4]]), torch.tensor([[0, 1, 2]])
+    losses = [float(R.plackett_luce_loss(t * z, order)) for t in (1, 2, 8, 64, 512)]
+    assert all(a > b for a, b in itertools.pairwise(losses))
+    assert losses[-1] < 1e-12
+
+
+def test_ranking_objectives_say_what_is_missing():
+    z, told = batch(13)
+    log_probs = torch.log_softmax(z, -1)
+    for name in ("bradley_terry", "plackett_luce"):
+        with pytest.raises(ValueError, match="needs rankings"):
+            OBJECTIVES[name](log_probs, change(told, rankings=None))
+    with pytest.raises(ValueError, match="two live options"):
+        OBJECTIVES["bradley_terry"](
+            log_probs, change(told, rankings=told.rankings[:, :1])
+        )
+    masked = told.rankings.clone()
+    masked[0] = torch.tensor([0, z.shape[1] - 1])
+    with pytest.raises(ValueError, match="two live options"):
+        OBJECTIVES["bradley_terry"](log_probs, change(told, rankings=masked))
 
 
 def test_plackett_luce_ignores_irrelevant_alternatives_and_masks():

@@ -7,6 +7,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from rlcd_core.policy import TabularPolicy, predict
 from rlcd_core.rewards import OBJECTIVES, Feedback
 from rlcd_core.schema import Choice
 from rlcd_core.train import (
+    SAVING_SHARE,
     Arm,
     TrainConfig,
     action_generator,
@@ -108,16 +110,20 @@ def test_gradient_accumulation_equals_the_whole_batch() -> None:
     torch.testing.assert_close(whole, parts, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("replays", [0, 4])
 @pytest.mark.parametrize("name", ["rlcd", "rlcd_loo", "nll", "residual_ht"])
-def test_resumes_bit_for_bit(tmp_path: Path, name: str) -> None:
+def test_resumes_bit_for_bit(tmp_path: Path, name: str, replays: int) -> None:
     config = replace(CONFIG, outcomes=1200, checkpoint_every=1, weight_average=0.9)
+    if replays:
+        config = replace(config, outcomes=240, replays=replays, micro_batch=2)
     whole, _ = trained(ARMS[name], config)
 
     class Killed(Exception):
         pass
 
     rng = np.random.default_rng(3)
-    for kill in rng.integers(1, 50, 3):
+    parts = len(range(0, config.prompts_per_step(ARMS[name].group_size), 2))
+    for kill in rng.integers(1, 50 * (parts if replays else 1), 3):
         path = tmp_path / f"{name}-{kill}.safetensors"
         policy = TabularPolicy(ITEMS)
         prepared = policy.prepare(ITEMS)
@@ -138,6 +144,35 @@ def test_resumes_bit_for_bit(tmp_path: Path, name: str) -> None:
         assert torch.equal(whole.logits, again.logits)
         assert result.steps == len(result.history) == 50
         assert result.prompts == 3
+
+
+def test_replays_spend_no_outcome_and_repeat_what_was_heard() -> None:
+    class Counting(RaterEnv):
+        asked = 0
+
+        def outcomes(self, rows, actions):
+            Counting.asked += actions.size
+            return super().outcomes(rows, actions)
+
+    config = replace(CONFIG, outcomes=240, replays=4)
+    policy = TabularPolicy(ITEMS)
+    env = Counting(Q, 0, True)
+    result = train(policy, policy.prepare(ITEMS), ROWS, env, ARMS["rlcd"], config, 0)
+    assert Counting.asked == result.outcomes == 240
+    assert result.steps == len(result.history) == 50
+    assert result.forward_passes == 5 * 240
+    # A replay's outcomes are those of a fresh step that came before it.
+    fresh = [row["outcome"] for row in result.history[::5]]
+    for step, row in enumerate(result.history):
+        assert row["outcome"] in fresh[: step // 5 + 1]
+
+
+@pytest.mark.parametrize("name", ["rlcd", "verdict_nll", "verdict_brier"])
+def test_replayed_outcomes_keep_the_fixed_point(name: str) -> None:
+    # thm-behaviour: the actions come from earlier policies, p = q stays the end.
+    config = replace(CONFIG, outcomes=12_000, replays=3, learning_rate=0.02)
+    p = predict(*_policy(trained(ARMS[name], config)))
+    np.testing.assert_allclose(p, Q / 1000, atol=0.07)
 
 
 SCRIPT = """
@@ -173,6 +208,92 @@ def test_sigkill_loses_at_most_one_step(tmp_path: Path) -> None:
     whole, _ = trained(ARMS["rlcd"], config)
     assert torch.equal(whole.logits, again.logits)
     assert result.steps == 400
+
+
+@pytest.mark.parametrize(
+    ("step_cost", "save_cost", "saves"),
+    # Save number j > 1 at the first step n with n step_cost >= 19 j save_cost.
+    [(1.0, 0.04, 50), (1.0, 1.0, 3), (1.0, 0.1, 26), (0.001, 10.0, 2)],
+)
+def test_automatic_checkpoints_cost_a_twentieth_of_the_time(
+    tmp_path: Path, monkeypatch, step_cost: float, save_cost: float, saves: int
+) -> None:
+    now, written = 0.0, []
+
+    def work(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    def write(path: Path, data: bytes) -> None:
+        work(save_cost)
+        written.append(now)
+        path.write_bytes(data)
+
+    clock = SimpleNamespace(perf_counter=lambda: now)
+    monkeypatch.setattr("rlcd_core.train.time", clock)
+    monkeypatch.setattr("rlcd_core.train.write_atomically", write)
+
+    class Slow(RaterEnv):
+        def outcomes(self, rows, actions):
+            work(step_cost)
+            return super().outcomes(rows, actions)
+
+    config = replace(CONFIG, outcomes=1200)
+    path, policy = tmp_path / "run.safetensors", TabularPolicy(ITEMS)
+    arm, env = ARMS["rlcd"], Slow(Q, 0, True)
+    train(policy, policy.prepare(ITEMS), ROWS, env, arm, config, 0, checkpoint=path)
+    assert len(written) == saves
+    # The first save tells the cost and the last is the result; between them the share
+    # holds at every moment.
+    for i, at in enumerate(written[1:-1], 2):
+        assert i * save_cost <= SAVING_SHARE * at + 1e-9
+    # No moment is further from a save than its cost allows, and a step.
+    gaps = np.diff([0.0, *written])
+    assert gaps.max() <= 2 * save_cost / SAVING_SHARE + 2 * step_cost + save_cost
+
+
+def test_a_run_saved_by_the_clock_resumes_bit_for_bit(tmp_path: Path) -> None:
+    config = replace(CONFIG, outcomes=1200, weight_average=0.9)
+    whole, _ = trained(ARMS["rlcd"], config)
+    for kill in (1, 7, 49):
+        path = tmp_path / f"{kill}.safetensors"
+
+        class Dying(RaterEnv):
+            left = kill
+
+            def outcomes(self, rows, actions):
+                if not self.left:
+                    raise KeyboardInterrupt
+                Dying.left -= 1
+                return super().outcomes(rows, actions)
+
+        policy = TabularPolicy(ITEMS)
+        env = Dying(Q, 0, True)
+        with pytest.raises(KeyboardInterrupt):
+            train(
+                policy,
+                policy.prepare(ITEMS),
+                ROWS,
+                env,
+                ARMS["rlcd"],
+                config,
+                0,
+                checkpoint=path,
+            )
+        assert path.exists()
+        # The environment's class is part of a checkpoint's identity.
+        Dying.left, again = -1, TabularPolicy(ITEMS)
+        train(
+            again,
+            again.prepare(ITEMS),
+            ROWS,
+            Dying(Q, 0, True),
+            ARMS["rlcd"],
+            config,
+            0,
+            checkpoint=path,
+        )
+        assert torch.equal(whole.logits, again.logits)
 
 
 def test_full_disk_leaves_the_old_checkpoint_whole(tmp_path: Path, monkeypatch) -> None:

@@ -105,7 +105,7 @@ def confusing_tokenizer() -> Any:
 
 
 def tiny_model(kind: str, seed: int = 0, window: int = 512, **fields: Any) -> Any:
-    """A random causal model of 2 layers; llama and qwen3 share key heads."""
+    """A random causal model, 2 layers if not said; llama and qwen3 share key heads."""
     torch.manual_seed(seed)
     size = {
         "vocab_size": len(letter_tokenizer()),
@@ -117,14 +117,14 @@ def tiny_model(kind: str, seed: int = 0, window: int = 512, **fields: Any) -> An
     if kind == "gpt2":
         config = GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=window, **size)
         return GPT2LMHeadModel(config).eval()
-    size |= {
+    size = {
         "hidden_size": 32,
         "intermediate_size": 64,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "max_position_embeddings": window,
-    }
+    } | size
     if kind == "qwen3":
         return Qwen3ForCausalLM(Qwen3Config(head_dim=8, **size)).eval()
     return LlamaForCausalLM(LlamaConfig(**size)).eval()

@@ -60,7 +60,9 @@ edited by hand. What the columns mean and what could leak: the chapter on the da
 "conflicting" ones do so with another label, "leak" rows of a later split nearly repeat
 an earlier split, "invalid" ones make no question. The licence is the one that the
 source states. The repository holds none of these texts: they are fetched and checked
-by hash when the data are built, and chapters quote single examples.
+by hash when the data are built, and chapters quote single examples. BIG-bench is not
+among them: its package comes only as a source distribution of 358 MB, whose code pip
+runs on download.
 
 ## What the built rows hold
 

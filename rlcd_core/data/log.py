@@ -176,8 +176,14 @@ def _parse(row: Mapping[str, Any], questions: Mapping[str, Question]) -> Decisio
             return value
         return datetime.fromisoformat(str(value))
 
-    if label is not None and action is not None and outcome is None:
-        outcome = float(action == label)
+    if label is not None and action is not None:
+        right = float(action == label)
+        if outcome not in (None, right):
+            raise LogError(
+                f"outcome {outcome:g} contradicts the label {told['label']!r} of action "
+                f"{told['action']!r}: correct one of them, or leave the outcome empty"
+            )
+        outcome = right
     return Decision(
         id=str(told["id"]),
         state=told["state"],
@@ -215,8 +221,9 @@ def read_log(
     LogError
         Names the file, the row (from 1, without the header), its id, and the mend:
         a missing column, an unknown option, an outcome other than 0, 1 or empty, a
-        propensity outside (0, 1], a duplicate id, a time that is not ISO 8601, a
-        line that is no JSON object, bytes that are not UTF-8, a damaged file.
+        propensity outside (0, 1], an outcome that contradicts its label, a duplicate
+        id, a time that is not ISO 8601, a line that is no JSON object, bytes that are
+        not UTF-8, a damaged file.
     """
     seen: set[bytes] = set()
     for number, row in _numbered(Path(path)):

@@ -46,12 +46,15 @@ def _bank() -> dict[str, Any]:
 
 
 class _Writer:
-    """Draws sentences; `phrases` restricts cues to a part of the surface forms."""
+    """Draws sentences; `phrases` restricts cues to a part of the surface forms, and a
+    `bare` ticket holds its telling sentences alone."""
 
-    def __init__(self, rng: np.random.Generator, phrases: str = "all") -> None:
+    def __init__(
+        self, rng: np.random.Generator, phrases: str = "all", bare: bool = False
+    ) -> None:
         if phrases not in ("all", "seen", "held_out"):
             raise ValueError(f"phrases is all, seen or held_out, not {phrases!r}")
-        self.rng, self.phrases = rng, phrases
+        self.rng, self.phrases, self.bare = rng, phrases, bare
         self.author: dict[str, str] = {}
 
     def choose(self, options: Sequence[Any]) -> Any:
@@ -87,6 +90,8 @@ class _Writer:
 
     def ticket(self, core: list[str]) -> str:
         """Wrap the telling sentences in one of four layouts of neutral ones."""
+        if self.bare:
+            return " ".join(core)
         body = list(core)
         self.author = {}  # what core says of a company or a city is another one's
         for _ in range(int(self.rng.integers(3))):
@@ -147,8 +152,14 @@ def _item(
     )
 
 
-def tickets(n: int, rng: np.random.Generator, phrases: str = "all") -> list[Item]:
-    """Draw n items: 40 % one cue, 20 % two equal cues, 40 % escalation.
+def tickets(
+    n: int,
+    rng: np.random.Generator,
+    phrases: str = "all",
+    bare: bool = False,
+    shares: tuple[float, float, float] = (0.4, 0.2, 0.4),
+) -> list[Item]:
+    """Draw n items: by default 40 % one cue, 20 % two equal cues, 40 % escalation.
 
     Parameters
     ----------
@@ -159,17 +170,23 @@ def tickets(n: int, rng: np.random.Generator, phrases: str = "all") -> list[Item
     phrases
         "all" surface forms of the cues; "seen" leaves out every fifth; "held_out" has
         only those, to test on wording that training on "seen" never met.
+    bare
+        Leave out the neutral sentences: half the words, the same posteriors.
+    shares
+        Probability of each kind of item, in the order above.
 
     Returns
     -------
     list of Item
         With label and posterior, (4,) or (2,).
     """
-    writer, items = _Writer(rng, phrases), []
+    if len(shares) != 3 or min(shares) < 0 or not np.isclose(sum(shares), 1.0):
+        raise ValueError(f"shares must be 3 probabilities that sum to 1, not {shares}")
+    writer, items = _Writer(rng, phrases, bare), []
     for k in range(n):
         kind = writer.rng.random()
-        if kind < 0.6:
-            cues = 1 if kind < 0.4 else 2
+        if kind < shares[0] + shares[1]:
+            cues = 1 if kind < shares[0] else 2
             items.append(department_item(f"t{k}", writer, cues))
         else:
             items.append(escalate_item(f"t{k}", writer))
@@ -177,16 +194,16 @@ def tickets(n: int, rng: np.random.Generator, phrases: str = "all") -> list[Item
 
 
 def probe(
-    n: int, rng: np.random.Generator, phrases: str = "all"
+    n: int, rng: np.random.Generator, phrases: str = "all", bare: bool = False
 ) -> dict[str, list[Item]]:
-    """The known-posterior probe: n fresh items of each kind.
+    """The known-posterior probe: n fresh items of each kind, drawn as `tickets`.
 
     Returns
     -------
     dict
         "one_cue" (ideal largest probability 1), "two_cues" (.5), "escalate" (.9).
     """
-    writer = _Writer(rng, phrases)
+    writer = _Writer(rng, phrases, bare)
     return {
         "one_cue": [department_item(f"p1-{k}", writer, 1) for k in range(n)],
         "two_cues": [department_item(f"p2-{k}", writer, 2) for k in range(n)],

@@ -13,11 +13,20 @@ import numpy as np
 from joblib import Parallel, delayed
 from tqdm import tqdm
 
-from rlcd_core.extra.families import rater
+from rlcd_core.extra.families import (
+    efficiency,
+    elsewhere,
+    joint,
+    preferences,
+    rater,
+    reference,
+    smol,
+    triage,
+)
 from rlcd_core.extra.jobs import AnyJob
 from rlcd_core.records import RunRecord, Store, config_hash
 
-_MODULES = (rater,)
+_MODULES = (rater, efficiency, elsewhere, smol, joint, preferences, triage, reference)
 
 FAMILIES: dict[str, Callable[[], list[Any]]] = {
     name: jobs for module in _MODULES for name, jobs in module.FAMILIES.items()
@@ -27,6 +36,16 @@ FAMILIES: dict[str, Callable[[], list[Any]]] = {
 WITH_PREDICTIONS: frozenset[str] = frozenset().union(
     *(module.WITH_PREDICTIONS for module in _MODULES)
 )
+
+ON_GPU: frozenset[str] = frozenset().union(
+    *(getattr(module, "ON_GPU", ()) for module in _MODULES)
+)
+"""Families whose runs want all of a GPU: one at a time, in this process."""
+
+NEVER_RUN: frozenset[str] = frozenset().union(
+    *(getattr(module, "NEVER_RUN", ()) for module in _MODULES)
+)
+"""Families that are ready and have no record: no result of theirs may be shown."""
 
 
 def first_line(make: Callable[[], list[Any]]) -> str:
@@ -42,6 +61,11 @@ def family_records(name: str) -> list[RunRecord]:
     LookupError
         If a job has no record: it never ran, or data, arm or sizes changed since.
     """
+    if name in NEVER_RUN:
+        raise LookupError(
+            f"no run of {name!r} has ever been recorded: it waits for somebody with a "
+            f"GPU to run: rlcd runs {name}"
+        )
     known = {record.key: record for record in Store(name).records()}
     keys = [config_hash(job.full_config()) for job in FAMILIES[name]()]
     missing = sum(key not in known for key in keys)
@@ -53,7 +77,9 @@ def family_records(name: str) -> list[RunRecord]:
     return [known[key] for key in keys]
 
 
-def run_family(name: str, n_jobs: int = 2, limit: int | None = None) -> int:
+def run_family(
+    name: str, n_jobs: int = 2, limit: int | None = None, arm: str | None = None
+) -> int:
     """Train every job of a family that has no record, then merge the records.
 
     Parameters
@@ -61,9 +87,11 @@ def run_family(name: str, n_jobs: int = 2, limit: int | None = None) -> int:
     name : str
         Key of ``FAMILIES``.
     n_jobs : int
-        Worker processes, one thread each.
+        Worker processes, one thread each; a family of ``ON_GPU`` has none.
     limit : int, optional
         Train at most this many missing jobs.
+    arm : str, optional
+        Train the jobs of this arm alone.
 
     Returns
     -------
@@ -75,10 +103,14 @@ def run_family(name: str, n_jobs: int = 2, limit: int | None = None) -> int:
     store = Store(name)
     jobs = FAMILIES[name]()
     known = {record.key for record in store.records()}
-    missing = [j for j in jobs if config_hash(j.full_config()) not in known][:limit]
+    arms = sorted({job.arm.name for job in jobs})
+    if arm is not None and arm not in arms:
+        raise KeyError(f"no arm {arm!r} in {name!r}; there are {', '.join(arms)}")
+    asked = [job for job in jobs if arm in (None, job.arm.name)]
+    missing = [j for j in asked if config_hash(j.full_config()) not in known][:limit]
     work = (delayed(_train)(job, name) for job in missing)
     done: Iterable[tuple[RunRecord, np.ndarray]] = Parallel(
-        n_jobs=n_jobs, return_as="generator_unordered"
+        n_jobs=1 if name in ON_GPU else n_jobs, return_as="generator_unordered"
     )(work)
     for record, predictions in tqdm(done, total=len(missing), desc=name):
         store.add(record, predictions if name in WITH_PREDICTIONS else None)

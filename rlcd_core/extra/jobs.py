@@ -13,12 +13,17 @@ from typing import Any, Protocol
 import numpy as np
 
 from rlcd_core.arms import ARMS
-from rlcd_core.records import RunRecord
+from rlcd_core.data.build import load_items, read_lock
+from rlcd_core.records import RunRecord, config_hash
 from rlcd_core.tasks import (
     WARMUP_ARM,
+    Elsewhere,
     Noise,
     Task,
     Warmup,
+    elsewhere_config,
+    label_task,
+    one_hot_counts,
     rater_task,
     run,
     run_config,
@@ -47,14 +52,23 @@ class Job:
     seed: int
     warmup: Warmup = Warmup()
     noise: Noise = Noise()
+    elsewhere: tuple[str, ...] = ()
+    on: str = "bandit"
 
     def full_config(self) -> dict[str, Any]:
         """What :func:`rlcd_core.tasks.run` will put into the record."""
         # The warm-up alone spends no outcomes, whatever the budget of the others.
         spent = self.arm.name != WARMUP_ARM.name
         config = self.config if spent else replace(self.config, outcomes=0)
+        locked = {name: _Locked(source_hash(name)) for name in self.elsewhere}
         return run_config(
-            _task(self.task), self.arm, config, self.seed, self.warmup, self.noise
+            _task(self.task),
+            self.arm,
+            config,
+            self.seed,
+            self.warmup,
+            self.noise,
+            more=elsewhere_config(locked, self.on),
         )
 
     def train(self, family: str) -> tuple[RunRecord, np.ndarray]:
@@ -74,7 +88,34 @@ class Job:
             warmup=self.warmup,
             noise=self.noise,
             prepared=_prepared(self.task),
+            elsewhere={name: _elsewhere(name) for name in self.elsewhere},
+            on=self.on,
         )
+
+
+@dataclass(frozen=True)
+class _Locked:
+    sha256: str
+
+
+def source_hash(name: str) -> str:
+    """First 16 hex digits over the locked splits of a source; reads no data."""
+    return config_hash(read_lock()[name]["splits"])
+
+
+def source_items(name: str) -> list[Any]:
+    """Every row of a built source, whatever the split."""
+    return [
+        item for part in ("train", "val", "test") for item in load_items(name, part)
+    ]
+
+
+def source_counts(name: str) -> np.ndarray:
+    """(N, K) verdicts per option of :func:`source_items`, one-hot for labels."""
+    rows = source_items(name)
+    if rows[0].counts:
+        return np.array([item.counts for item in rows])
+    return one_hot_counts(rows)
 
 
 def arm(name: str) -> Arm:
@@ -91,7 +132,9 @@ def _task(name: str) -> Task:
     match name.split("-"):
         case ["rater", source, reading]:
             return rater_task(source, int(reading))
-    raise KeyError(f"no task {name!r}; rater-<source>-<3 or 5>")
+        case ["label", source]:
+            return label_task(source)
+    raise KeyError(f"no task {name!r}; rater-<source>-<3 or 5> or label-<source>")
 
 
 @cache
@@ -106,3 +149,13 @@ def _prepared(name: str) -> Any:
     from rlcd_core.policy import DecisionHead
 
     return DecisionHead(_encoder()).prepare(_task(name).items)
+
+
+@cache
+def _elsewhere(name: str) -> Elsewhere:
+    from rlcd_core.policy import DecisionHead
+
+    rows = source_items(name)
+    items = [(item.state, item.question) for item in rows]
+    prepared = DecisionHead(_encoder()).prepare(items)
+    return Elsewhere(prepared, source_counts(name), source_hash(name))

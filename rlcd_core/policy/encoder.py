@@ -39,7 +39,7 @@ class Encoder:
     def __init__(
         self, directory: Path, *, max_tokens: int = 256, truncate: bool = False
     ) -> None:
-        directory = Path(directory)
+        self.directory = directory = Path(directory)
         self.max_tokens = max_tokens
         self.truncate = truncate
         self._model, self._tokenizer = load_model(directory, "encoder")
@@ -61,7 +61,12 @@ class Encoder:
         return cache_dir() / "embeddings" / f"{self.fingerprint[:32]}.sqlite"
 
     def embed(
-        self, texts: Sequence[str], *, batch_size: int = 64, progress: bool = True
+        self,
+        texts: Sequence[str],
+        *,
+        batch_size: int = 64,
+        progress: bool = True,
+        keep: bool = True,
     ) -> np.ndarray:
         """Embed texts, reading from and adding to the cache.
 
@@ -72,6 +77,8 @@ class Encoder:
             Texts a forward pass; they are sorted by length, so little is padded.
         progress : bool
             Show a bar on standard error while texts are embedded.
+        keep : bool
+            Read and fill the cache; without it nothing is written anywhere.
 
         Returns
         -------
@@ -88,6 +95,10 @@ class Encoder:
         distinct, index = unique_index(texts)
         keys = [hashlib.sha256(text.encode()).digest() for text in distinct]
         table = np.empty((len(distinct), self.dim), np.float32)
+        if not keep:
+            every = list(range(len(distinct)))
+            self._fill(None, table, distinct, keys, every, batch_size, progress)
+            return table[index]
         self.cache_file.parent.mkdir(parents=True, exist_ok=True)
         try:
             with closing(sqlite3.connect(self.cache_file, timeout=60)) as store:
@@ -115,7 +126,7 @@ class Encoder:
 
     def _fill(
         self,
-        store: sqlite3.Connection,
+        store: sqlite3.Connection | None,
         table: np.ndarray,
         texts: list[str],
         keys: list[bytes],
@@ -153,10 +164,12 @@ class Encoder:
                 vectors = torch.nn.functional.normalize(mean, dim=-1).numpy()
                 places = [missing[i] for i in part]
                 table[places] = vectors
+                bar.update(len(part))
+                if store is None:
+                    continue
                 rows = [
                     (keys[place], vector.astype("<f4").tobytes())
                     for place, vector in zip(places, vectors, strict=True)
                 ]
                 store.executemany("INSERT OR IGNORE INTO embedding VALUES (?, ?)", rows)
                 store.commit()  # a kill loses one batch
-                bar.update(len(part))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -64,13 +64,15 @@ class DecisionHead(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
+        self.encoder: Any = encoder
+        self._weights(encoder.dim, rank, generator)
+
+    def _weights(self, dim: int, rank: int, generator: torch.Generator | None) -> None:
         if generator is None:
             generator = torch.Generator().manual_seed(0)
-        self.encoder = encoder
         self.rank = rank
-        shape = (rank, encoder.dim)
-        keys = torch.randn(shape, generator=generator) / math.sqrt(encoder.dim)
-        self.query = nn.Parameter(torch.zeros(shape))
+        keys = torch.randn((rank, dim), generator=generator) / math.sqrt(dim)
+        self.query = nn.Parameter(torch.zeros(rank, dim))
         self.key = nn.Parameter(keys)
 
     def prepare(self, items: Sequence[Item]) -> Prepared:
@@ -111,11 +113,15 @@ class DecisionHead(nn.Module):
     def utilities(self, batch: Batch) -> Tensor:
         """(B, K) utilities before the softmax; meaningless at masked places."""
         batch = batch.to(self.query.device)
-        query = batch.inputs["query"] @ self.query.T
-        keys = batch.inputs["options"] @ self.key.T
+        inputs = batch.inputs
+        return self._scores(inputs["query"], inputs["options"], inputs["index"])
+
+    def _scores(self, query: Tensor, options: Tensor, index: Tensor) -> Tensor:
+        """(B, K) utilities from (B, d) queries, (C, d) options and who has which."""
         # All candidates of the batch at once, then each row picks its own.
-        scores = query @ keys.T / math.sqrt(self.rank)
-        return scores.gather(1, batch.inputs["index"])
+        keys = options @ self.key.T
+        scores = (query @ self.query.T) @ keys.T / math.sqrt(self.rank)
+        return scores.gather(1, index)
 
     def log_probs(self, batch: Batch) -> Tensor:
         """(B, K) masked float32 log-probabilities."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -20,9 +22,14 @@ from rlcd_core.policy.base import (
     masked_log_softmax,
 )
 from rlcd_core.policy.loading import body_of, load_model, smollm2_directory
+from rlcd_core.policy.passes import Work, plain_work
 from rlcd_core.policy.prefix import PrefixAttention, use_prefix_attention
 from rlcd_core.policy.prompts import PromptEncoder, padded, token_limit, verified_labels
+from rlcd_core.policy.tree import TokenTree, grown_trees, packed_inputs
 from rlcd_core.schema import Noul, SchemaError, render_prefix, render_suffix
+
+MAX_SCORES = 32_000_000
+"""Most attention scores of suffixes held at once."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,11 @@ class SharedPrompt:
     prefix: list[int]
     suffixes: list[list[int]]
     counts: list[int]
+
+    @functools.cached_property
+    def trees(self) -> list[tuple[list[int], TokenTree]]:
+        """The same prompts as packed sequences (usually one), with their rows."""
+        return grown_trees([self.prefix + suffix for suffix in self.suffixes])
 
 
 class LetterPolicy(nn.Module):
@@ -105,6 +117,8 @@ class LetterPolicy(nn.Module):
         self.labels: tuple[str, ...] = tuple(label for label, _ in found)
         ids = torch.tensor([token for _, token in found])
         self.register_buffer("label_ids", ids, persistent=False)
+        self.masses: list[Tensor] | None = None
+        self.noticed: dict[str, float] = {}
         self._can_share = self.kind == "causal" and use_prefix_attention(model)
         self._check_output(prompt)
         self.train(model.training)
@@ -222,10 +236,50 @@ class LetterPolicy(nn.Module):
             return nn.functional.linear(hidden.to(wide), rows, bias)
 
     def log_probs(self, batch: Batch) -> Tensor:
-        """(B, K) masked log-probabilities; the softmax runs in float32."""
+        """(B, K) masked log-probabilities; the softmax runs in float32.
+
+        In training mode ``noticed["label_mass"]`` becomes the batch's mean label mass.
+        """
         batch = batch.to(self.device)
-        logits = self._label_logits(self._hidden(batch.inputs), batch.mask.shape[1])
+        hidden = self._hidden(batch.inputs)
+        logits = self._label_logits(hidden, batch.mask.shape[1])
+        self._weigh(hidden, logits, batch.mask)
+        if self.training:
+            self._notice(hidden, logits, batch.mask)
         return masked_log_softmax(logits, batch.mask)
+
+    @contextmanager
+    def weighing(self) -> Iterator[list[Tensor]]:
+        """Within the block, keep the label mass of every prompt that is read.
+
+        The hidden states are there anyway, so that this costs one product with the
+        output matrix and no further pass.
+
+        Yields
+        ------
+        list of tensors
+            One (B,) tensor a batch, filled as the prompts are read.
+        """
+        self.masses = []
+        try:
+            yield self.masses
+        finally:
+            self.masses = None
+
+    def _weigh(self, hidden: Tensor, logits: Tensor, mask: Tensor) -> None:
+        if self.masses is not None:
+            self.masses.append(self._mass(hidden, logits, mask))
+
+    def _notice(self, hidden: Tensor, logits: Tensor, mask: Tensor) -> None:
+        with torch.no_grad():
+            mass = self._mass(hidden.detach(), logits.detach(), mask)
+        self.noticed = {"label_mass": float(mass.mean())}
+
+    def _mass(self, hidden: Tensor, logits: Tensor, mask: Tensor) -> Tensor:
+        """(B,) share of the vocabulary's probability that the labels have."""
+        every = self.model.get_output_embeddings()(hidden).float()
+        own = logits.float().masked_fill(~mask, -torch.inf)
+        return (own.logsumexp(-1) - every.logsumexp(-1)).exp().clamp_max(1.0)
 
     def label_mass(self, batch: Batch) -> Tensor:
         """Probability that the full vocabulary gives to the labels of each row.
@@ -241,18 +295,14 @@ class LetterPolicy(nn.Module):
         batch = batch.to(self.device)
         with torch.inference_mode():
             hidden = self._hidden(batch.inputs)
-            every = self.model.get_output_embeddings()(hidden).float()
-            own = self._label_logits(hidden, batch.mask.shape[1])
-            own = own.masked_fill(~batch.mask, -torch.inf)
-            mass = (own.logsumexp(-1) - every.logsumexp(-1)).exp().clamp_max(1.0)
-        if mass.mean() < 0.01:
-            warnings.warn(
-                f"The labels get {float(mass.mean()):.2g} of the vocabulary's "
-                "probability: this model does not answer with a label here; train it, "
-                "or score the options verbatim.",
-                stacklevel=2,
-            )
+            logits = self._label_logits(hidden, batch.mask.shape[1])
+            mass = self._mass(hidden, logits, batch.mask)
+        warn_of_mass(float(mass.mean()), stacklevel=3)
         return mass
+
+    def branches(self, questions: Sequence[Any]) -> int:
+        """Prompts that these questions are: one each."""
+        return len(questions)
 
     def share(self, state: Any, questions: Sequence[Any]) -> SharedPrompt | None:
         """Tokens of several questions on one state, the common part once.
@@ -285,7 +335,7 @@ class LetterPolicy(nn.Module):
         return SharedPrompt(prefix, tails, [len(q.options) for q in questions])
 
     def shared_log_probs(
-        self, shared: SharedPrompt, *, max_scores: int = 32_000_000
+        self, shared: SharedPrompt, *, max_scores: int = MAX_SCORES
     ) -> Tensor:
         """Log-probabilities of several questions with one pass over their state.
 
@@ -306,20 +356,88 @@ class LetterPolicy(nn.Module):
         kernel = PrefixAttention()
         self._hidden(padded([shared.prefix]), kernel)
         kernel.frozen = True
-        # Long suffixes together, so that little is padded.
+        parts = self._parts(shared, max_scores)
+        read = []
+        for part in parts:
+            inputs = padded([shared.suffixes[i] for i in part])
+            read.append(self._hidden(inputs, kernel, len(shared.prefix)))
+        return self._rows(torch.cat(read), list(itertools.chain(*parts)), shared.counts)
+
+    def _parts(self, shared: SharedPrompt, max_scores: int) -> list[list[int]]:
+        """Suffixes of each pass, long ones together, so that little is padded."""
         lengths = [len(suffix) for suffix in shared.suffixes]
         order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
         heads = self.model.config.num_attention_heads
-        width = max(shared.counts)
-        logits = torch.empty(len(order), width, device=self.device)
+        parts = []
         while order:
             longest = lengths[order[0]]
             cost = heads * longest * (len(shared.prefix) + longest)
             take = max(1, max_scores // cost)
-            part, order = order[:take], order[take:]
-            inputs = padded([shared.suffixes[i] for i in part])
-            hidden = self._hidden(inputs, kernel, len(shared.prefix))
-            logits[part] = self._label_logits(hidden, width)
-        counts = torch.tensor(shared.counts, device=self.device)
-        mask = torch.arange(width, device=self.device)[None] < counts[:, None]
-        return masked_log_softmax(logits, mask)
+            parts.append(order[:take])
+            order = order[take:]
+        return parts
+
+    def _rows(self, hidden: Tensor, rows: list[int], counts: list[int]) -> Tensor:
+        """(m, K) log-probabilities from hidden states that stand in order `rows`."""
+        back = torch.tensor(rows, device=hidden.device).argsort()
+        hidden = hidden[back]
+        logits = self._label_logits(hidden, max(counts))
+        mask = torch.arange(max(counts))[None] < torch.tensor(counts)[:, None]
+        self._weigh(hidden, logits, mask.to(hidden.device))
+        return masked_log_softmax(logits, mask.to(hidden.device))
+
+    def tree_log_probs(self, shared: SharedPrompt) -> Tensor:
+        """Log-probabilities of several questions in one pass over a packed sequence.
+
+        The state, then what the questions have in common, then their own tokens; the
+        positions are reset at each branch, and a block mask hides every branch from
+        the others (`rlcd_core.policy.tree`).
+
+        Returns
+        -------
+        (m, K) tensor
+            Equal to the single full prompts' to rounding.
+        """
+        read, order = [], []
+        for rows, tree in shared.trees:
+            hidden = self._packed(tree)
+            at = -max(1, len(self._tail))
+            read.append(hidden[[int(place[at]) for place in tree.places()]])
+            order += rows
+        return self._rows(torch.cat(read), order, shared.counts)
+
+    def _packed(self, tree: TokenTree) -> Tensor:
+        """(T, D) last hidden state of each token of a packed tree."""
+        wide = torch.promote_types(self.model.dtype, torch.float32)
+        inputs = packed_inputs(tree, wide, self.device)
+        body = body_of(self.model)
+        return body(**inputs, use_cache=False, wide_attention=True).last_hidden_state[0]
+
+    def works(self, shared: SharedPrompt, batch_size: int) -> dict[str, Work]:
+        """What each way of reading these prompts computes."""
+        start = len(shared.prefix)
+        lengths = [len(suffix) for suffix in shared.suffixes]
+        parts = self._parts(shared, MAX_SCORES)
+        padded_to = [(len(part), lengths[part[0]]) for part in parts]
+        trees = [len(tree) for _, tree in shared.trees]
+        return {
+            "plain": plain_work([start + length for length in lengths], batch_size),
+            "tree": Work(sum(trees), len(trees), sum(size**2 for size in trees)),
+            "shared": Work(
+                start + sum(rows * width for rows, width in padded_to),
+                1 + len(parts),
+                start**2 // 2
+                + sum(rows * width * (start + width // 2) for rows, width in padded_to),
+            ),
+        }
+
+
+def warn_of_mass(mass: float, least: float = 0.01, stacklevel: int = 2) -> None:
+    """Warn when the labels have less than `least` of the vocabulary's probability."""
+    if mass < least:
+        warnings.warn(
+            f"The labels get {mass:.2g} of the vocabulary's probability: this model "
+            "does not answer with a label here; train it, or score the options "
+            "verbatim.",
+            stacklevel=stacklevel,
+        )

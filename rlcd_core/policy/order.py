@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rlcd_core.policy.base import Batch, Item, Prepared, masked_log_softmax
+from rlcd_core.policy.passes import Work
 from rlcd_core.schema import Choice, Score
 
 
@@ -42,11 +43,10 @@ def reordered(question: Any, order: Sequence[int]) -> Choice | Score:
 
 @dataclass(frozen=True)
 class SharedOrders:
-    """What `PermutationAverage.share` gives: the inner policy's prompt and the way
+    """What `PermutationAverage.share` gives: the inner policy's prompts and the way
     back from its rows to questions and options."""
 
     inner: Any
-    prefix: list[int]
     owner: Tensor
     back: Tensor
     counts: list[int]
@@ -156,11 +156,27 @@ class PermutationAverage(nn.Module):
         if shared is None:
             return None
         counts = [len(q.options) for q in questions]
-        return SharedOrders(shared, shared.prefix, owner, back, counts)
+        return SharedOrders(shared, owner, back, counts)
+
+    def branches(self, questions: Sequence[Any]) -> int:
+        """Prompts that these questions are: one for each order."""
+        inner = getattr(self.policy, "branches", len)
+        return inner(self._spread(questions)[0])
+
+    def works(self, shared: SharedOrders, batch_size: int) -> dict[str, Work]:
+        """As the inner policy's, over all orders."""
+        # The plain path takes `batch_size` questions at a time, with all orders.
+        return self.policy.works(shared.inner, batch_size * self.count)
 
     def shared_log_probs(self, shared: SharedOrders) -> Tensor:
         """(m, K) log-probabilities of the mean, the state read once."""
-        each = self.policy.shared_log_probs(shared.inner)
+        return self._of_state(self.policy.shared_log_probs(shared.inner), shared)
+
+    def tree_log_probs(self, shared: SharedOrders) -> Tensor:
+        """(m, K) log-probabilities of the mean, all orders in one packed sequence."""
+        return self._of_state(self.policy.tree_log_probs(shared.inner), shared)
+
+    def _of_state(self, each: Tensor, shared: SharedOrders) -> Tensor:
         columns = torch.arange(max(shared.counts))
         mask = columns[None] < torch.tensor(shared.counts)[:, None]
         return self._mean(each, shared.owner, shared.back, mask)

@@ -7,6 +7,7 @@ arguments of the forward call through to it. The function registered here is its
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -87,10 +88,19 @@ def _attention(
     attention_mask: Tensor | None,
     prefix_attention: PrefixAttention | None = None,
     scaling: float | None = None,
+    wide_attention: bool = False,
     **options: Any,
 ) -> tuple[Tensor, None]:
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+    if wide_attention:
+        # As in `PrefixAttention`: half precision rounds between the kernel's blocks.
+        wide = torch.promote_types(query.dtype, torch.float32)
+        query, key, narrow = query.to(wide), key.to(wide), value.dtype
+        out, _ = sdpa_attention_forward(
+            module, query, key, value.to(wide), attention_mask, scaling=scaling
+        )
+        return out.to(narrow), None
     if prefix_attention is not None and prefix_attention.frozen:
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         out = prefix_attention.attend(module.layer_idx, query, key, value, scale)
@@ -102,23 +112,36 @@ def _attention(
     )
 
 
+def attends_to_all(model: Any) -> bool:
+    """Whether a model attends by `sdpa` to all positions, and takes their numbers.
+
+    Only then does a block mask, or a prefix that is read apart, say what it sees: a
+    sliding window would add a mask of its own, and a model that counts positions by
+    itself would number a branch wrongly.
+    """
+    config = model.config
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    body = getattr(model, "get_base_model", lambda: model)().base_model
+    return (
+        config._attn_implementation in ("sdpa", NAME)
+        and kinds == {"full_attention"}
+        and getattr(config, "sliding_window", None) is None
+        and "position_ids" in inspect.signature(body.forward).parameters
+    )
+
+
 def use_prefix_attention(model: Any) -> bool:
     """Let a model use `PrefixAttention`; without one it attends as before.
 
     Returns
     -------
     bool
-        False, and nothing changed, if the model attends in windows or not by `sdpa`.
+        False, and nothing changed, if the model is not one that `attends_to_all`.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
-    config = model.config
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    windowed = getattr(config, "sliding_window", None) is not None
-    if config._attn_implementation not in ("sdpa", NAME):
-        return False
-    if kinds != {"full_attention"} or windowed:
+    if not attends_to_all(model):
         return False
     AttentionInterface.register(NAME, _attention)
     AttentionMaskInterface.register(NAME, sdpa_mask)

@@ -58,6 +58,17 @@ TUNING_GRID = {
     256: (1e-4, 2e-4, 4e-4, 8e-4, 1.6e-3, 3.2e-3),
     1024: (2e-4, 4e-4, 8e-4, 1.6e-3, 3.2e-3, 6.4e-3),
 }
+# No optimum may lie on an edge: arms that chose the smallest batch of this grid get the
+# next smaller one, and the next larger rate at the old one.
+AT_THE_EDGE = (
+    "nll",
+    "rlcd_g4",
+    "rlvr_shannon_0.3",
+    "rlvr_shannon_0.5",
+    "rlvr_kl_0.2",
+    "rlvr_kl_0.5",
+)
+EXTENSION = {16: (1.25e-5, 2.5e-5, 5e-5, 1e-4, 2e-4, 4e-4), 64: (1.6e-3,)}
 TUNING_SEEDS = (100, 101, 102)
 FRESH_SEEDS = tuple(range(200, 210))
 # RLVR and its rescues would, judged by Brier, choose hardly to learn: they are chosen
@@ -67,18 +78,19 @@ BY_ACCURACY = ("rlvr", "rlcd_std")
 
 def rater_tuning() -> list[Job]:
     """Every arm on the whole grid; validation rows only, seeds no result uses."""
+    every = tuple(name for name in ARMS if name not in SAME_AS)
     return [
         Job(
             "rater-movie-3",
-            one,
+            ARMS[name],
             TrainConfig(learning_rate=rate, outcomes_per_step=batch),
             seed,
         )
-        for batch, rates in TUNING_GRID.items()
+        for grid, names in ((TUNING_GRID, every), (EXTENSION, AT_THE_EDGE))
+        for batch, rates in grid.items()
         for seed in TUNING_SEEDS
         for rate in rates
-        for one in ARMS.values()
-        if one.name not in SAME_AS
+        for name in names
     ]
 
 
@@ -111,6 +123,8 @@ def tuned(name: str) -> TrainConfig:
             cell = sizes["learning_rate"], sizes["outcomes_per_step"]
             cells.setdefault(cell, []).append(record.metrics["validation"])
     wanted = sum(map(len, TUNING_GRID.values()))
+    if name in AT_THE_EDGE:
+        wanted += sum(map(len, EXTENSION.values()))
     if len(cells) < wanted or min(map(len, cells.values())) < len(TUNING_SEEDS):
         raise LookupError(
             f"the grid of arm {name!r} has {len(cells)} of {wanted} cells; finish it "

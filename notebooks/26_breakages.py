@@ -1,0 +1,354 @@
+# ---
+# jupyter:
+#   jupytext:
+#     cell_metadata_filter: tags,mystnb,-all
+#     notebook_metadata_filter: kernelspec,jupytext,-jupytext.text_representation.jupytext_version
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # What breaks it
+#
+# **The question.** A calibrated policy is trained in a world that is not as clean as the proof: a
+# trainer divides advantages by their standard deviation, one outcome in ten is recorded wrongly, a
+# third of the cases is never resolved, and somebody counts those as failures. What is left of the
+# probabilities?
+#
+# **The answer.** Division by the standard deviation destroys them (ECE
+# {res}`26_breakages:std_ece:.3f` against {res}`26_breakages:loo_ece:.3f`). Wrong bits make the policy
+# modest, by exactly as much as theory says, and leave its choices alone: with a fifth of the bits
+# flipped RLCD's ECE is {res}`26_breakages:flip_2_ece:.3f`, its accuracy falls by
+# {res}`26_breakages:flip_2_loss:.3f`. Missing outcomes are harmless when they are left out and
+# missing at random; counted as wrong they cost the most among the noises tried here.
+#
+# **After this chapter you can** predict where each kind of noise moves the probabilities, tell
+# shrinkage from over-confidence in a reliability diagram, and write the two lines of a data pipeline
+# that prevent the worst case.
+#
+# **Running time.** Seconds; the runs are committed (`make records FAMILY=rater_noise`).
+
+# %% tags=["remove-cell"]
+# Set-up: on Colab this fetches the book; elsewhere it does nothing.
+import sys
+
+if "google.colab" in sys.modules:
+    import os
+    import subprocess
+
+    REPOSITORY = ""  # repository.url of _config.yml
+    FOLDER = "/content/rlcd"
+    if not REPOSITORY:
+        raise RuntimeError("This copy names no repository; open it from the book.")
+    if not os.path.isdir(FOLDER):
+        subprocess.run(["git", "clone", "--depth=1", REPOSITORY, FOLDER], check=True)
+        # Without dependencies: torch and numpy stay as Colab has them.
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+        subprocess.run([*pip, "gguf==0.19.0", "--editable", FOLDER], check=True)
+    sys.path.insert(0, FOLDER)
+    os.chdir(FOLDER + "/notebooks")
+
+    import torch
+
+    cuda = torch.cuda.is_available()
+    print("Python", sys.version.split()[0], "| torch", torch.__version__)
+    print("GPU", torch.cuda.get_device_name() if cuda else "none", end=" | ")
+    print("profile auto means", "gpu" if cuda else "records")
+
+# %% tags=["parameters"]
+profile = "auto"
+seed = 0
+
+# %% mystnb={"figure": {"caption": "Confidence minus accuracy on clean test verdicts after training on damaged outcomes, ten fresh seeds, mean and 95 % interval. Zero is honest; left is too modest, right too sure.", "name": "fig-breakages-gap"}, "image": {"alt": "Dot plots by kind of damage. For RLCD and verdict NLL the dots move left of zero as more bits are flipped or redrawn or unresolved outcomes are counted as wrong, and stay at zero when outcomes are lost at random. RLVR stays far to the right in every row."}} tags=["hide-input"]
+import numpy as np
+import pandas as pd
+
+from rlcd_core import exact, plots
+from rlcd_core.extra.families.elsewhere import NOISE_ARMS, NOISES
+from rlcd_core.extra.grid import family_records
+from rlcd_core.metrics import seed_interval
+from rlcd_core.records import metric_values, save_numbers
+from rlcd_core.rewards import OBJECTIVES
+
+plots.use_style()
+fresh, damaged = family_records("rater_arms"), family_records("rater_noise")
+words = {
+    "clean": "clean",
+    "flip_1": "flipped, .1",
+    "flip_2": "flipped, .2",
+    "redraw_1": "label redrawn, .1",
+    "redraw_2": "label redrawn, .2",
+    "lost": "30 % lost at random",
+    "lost_more_when_wrong": "lost: .1 if right, .5 if wrong",
+    "lost_as_wrong": "the same, counted as wrong",
+}
+
+
+def values(kind: str, arm: str, metric: str) -> np.ndarray:
+    """Test metric on clean verdicts, one value a seed, in order of seed."""
+    if kind == "clean":
+        return metric_values(fresh, arm, metric)
+    noise = NOISES[kind].__dict__
+    return metric_values([r for r in damaged if r.config["noise"] == noise], arm, metric)
+
+
+fig, axes = plots.figure(len(NOISE_ARMS), height=2.3, sharex=True)
+for ax, arm in zip(axes, NOISE_ARMS, strict=True):
+    look = plots.arm_style(arm)
+    for row, kind in enumerate(words):
+        found = seed_interval(values(kind, arm, "gap"))
+        ax.plot([found.low, found.high], [row, row], color=look.color, lw=3, alpha=0.6)
+        ax.plot(found.estimate, row, color=look.color, marker=look.marker)
+    ax.axvline(0, color=plots.INK, lw=1, ls=":")
+    ax.set_yticks(range(len(words)), list(words.values()), fontsize=8)
+    _ = ax.set(title=look.label, ylim=(len(words) - 0.5, -0.5))
+    ax.tick_params(axis="y", length=0)
+_ = axes[-1].set(xlabel="confidence minus accuracy")
+
+# %% [markdown]
+# ## A ticket with a wrong ending
+#
+# *"I was charged twice."* The router sends it to billing, and billing solves it. In the log, though,
+# the case carries the code of the agent's lunch break, and the outcome reads 0. Nobody lied, and one
+# bit is flipped. Another ticket is never closed at all: the customer gave up. Is that a failure of the
+# router?
+#
+# RLCD sees the world only through the mean of the bit it is shown after an action, $\tilde q_a$, and on
+# its own actions rests at $p = \tilde q + (1 - \sum_k \tilde q_k)/K$ ({prf:ref}`thm-noise`). For three
+# options and a true distribution of (.7, .2, .1), the exact resting places by enumeration:
+
+# %%
+truth = [0.7, 0.2, 0.1]
+channel = exact.Channel
+plan = {
+    "clean": None,
+    "flipped, .1": channel.flip(0.1),
+    "flipped, .2": channel.flip(0.2),
+    "30 % lost at random": channel.unresolved(0.7, 0.7),
+    "lost: .1 if right, .5 if wrong": channel.unresolved(0.9, 0.5),
+}
+objectives = ("rlcd", "verdict_nll")
+ends = {
+    (word, name): exact.fixed_point(
+        OBJECTIVES[name], truth, **({"channel": way} if way else {})
+    ).p.numpy()
+    for word, way in plan.items()
+    for name in objectives
+}
+pd.DataFrame(
+    {
+        plots.arm_style(name).label: {
+            word: " ".join(f"{v:.3f}" for v in ends[word, name]) for word in plan
+        }
+        for name in objectives
+    }
+)
+
+# %% [markdown]
+# ## Does a trained policy land there?
+#
+# The resting place is that of a table that acts forever. The decision head shares its weights among
+# all texts and stops after 60,000 outcomes. If theory carries over, the mean confidence after damage
+# follows from the mean confidence without it: flips of rate $\varepsilon$ turn $p$ into
+# $(1 - 2\varepsilon)\,p + 2\varepsilon/3$, redrawn labels into $(1 - \varepsilon)\,p + \varepsilon/3$.
+
+# %%
+shrink = {"flip_1": 0.8, "flip_2": 0.6, "redraw_1": 0.9, "redraw_2": 0.8, "lost": 1.0}
+clean = values("clean", "rlcd", "confidence")
+rows = {}
+for kind, factor in shrink.items():
+    expected = factor * clean + (1 - factor) / 3
+    found = values(kind, "rlcd", "confidence")
+    rows[words[kind]] = {
+        "predicted": f"{expected.mean():.3f}",
+        "found": f"{seed_interval(found):.3f}",
+        "found - predicted": f"{seed_interval(found - expected):.3f}",
+    }
+landed = {
+    kind: values(kind, "rlcd", "confidence") - (f * clean + (1 - f) / 3)
+    for kind, f in shrink.items()
+}
+pd.DataFrame(rows).T
+
+# %% [markdown]
+# The largest miss is {res}`26_breakages:landed:.3f`.
+#
+# ## The table
+
+# %%
+
+
+def cell(found: np.ndarray) -> str:
+    """Mean and 95 % interval over seeds, as the tables print them."""
+    return f"{seed_interval(found):.3f}"
+
+
+tables = {
+    metric: pd.DataFrame(
+        {
+            plots.arm_style(arm).label: {
+                words[kind]: cell(values(kind, arm, metric)) for kind in words
+            }
+            for arm in NOISE_ARMS
+        }
+    )
+    for metric in ("accuracy", "brier", "ece")
+}
+tables["accuracy"]
+
+# %%
+tables["brier"]
+
+# %%
+tables["ece"]
+
+# %% [markdown]
+# What can be read off:
+#
+# - **Wrong bits make modest policies.** RLCD and the verdict loss shrink towards uniform, and
+#   their choices hardly change: at a fifth of flipped bits RLCD's accuracy falls by
+#   {res}`26_breakages:flip_2_loss:.3f`. A known noise rate can be undone afterwards by inverting the line
+#   above; an unknown one cannot be told from honest doubt without clean verdicts.
+# - **RLVR does not notice.** It goes to the corner in every row, since the best option stays best.
+#   Noise that flattens $q$ does not slow it enough to matter: its ECE with a fifth flipped is
+#   {res}`26_breakages:rlvr_flip_2_ece:.3f`.
+# - **Lost at random is harmless, and cheaper than it looks**: with 30 % of the outcomes gone the Brier
+#   score moves by {res}`26_breakages:lost_cost:.4f`.
+# - **Counting the unresolved as wrong** moves RLCD's gap to
+#   {res}`26_breakages:as_wrong_gap:.3f`; leaving the same outcomes out, to
+#   {res}`26_breakages:left_out_gap:.3f`. The two lines of code that decide between them belong into
+#   every review of a pipeline.
+#
+# ## Dividing by the standard deviation
+#
+# Many libraries for group-relative training divide a group's advantages by their standard deviation.
+# For RLCD this is not a matter of scale: {prf:ref}`thm-std` says that each question is then weighed by
+# the spread that its outcomes happened to have, and an option with $q > 1/2$ takes everything. Tuned on
+# the same grid as all other arms:
+
+# %%
+pd.DataFrame(
+    {
+        plots.arm_style(arm).label: {
+            m: cell(metric_values(fresh, arm, m)) for m in ("accuracy", "brier", "ece", "gap")
+        }
+        for arm in ("rlcd_loo", "rlcd_std", "rlvr_loo", "rlvr_std")
+    }
+).T
+
+# %% tags=["remove-cell"]
+
+
+def interval(found: np.ndarray) -> list[float]:
+    """Both ends of the 95 % interval."""
+    bounds = seed_interval(found)
+    return [bounds.low, bounds.high]
+
+
+save_numbers(
+    "26_breakages",
+    {
+        "std_ece": float(metric_values(fresh, "rlcd_std", "ece").mean()),
+        "loo_ece": float(metric_values(fresh, "rlcd_loo", "ece").mean()),
+        "flip_2_ece": float(values("flip_2", "rlcd", "ece").mean()),
+        "flip_2_loss": float(
+            (values("clean", "rlcd", "accuracy") - values("flip_2", "rlcd", "accuracy")).mean()
+        ),
+        "rlvr_flip_2_ece": float(values("flip_2", "rlvr", "ece").mean()),
+        "landed": float(max(abs(v.mean()) for v in landed.values())),
+        "lost_cost": interval(values("lost", "rlcd", "brier") - values("clean", "rlcd", "brier")),
+        "as_wrong_gap": interval(values("lost_as_wrong", "rlcd", "gap")),
+        "left_out_gap": interval(values("lost_more_when_wrong", "rlcd", "gap")),
+    },
+)
+
+# %% [markdown]
+# :::{admonition} What would change my mind
+# :class: warning
+#
+# - *The noise here is independent of the text.* Real logs are wrong in places: one agent, one queue,
+#   one month. Then shrinkage differs by text and no single line undoes it.
+# - *Settings were those tuned on clean outcomes.* Somebody who tunes on damaged ones may choose
+#   smaller steps and lose less.
+# - *Ten seeds, one data set, three options.* With two options part 4 of {prf:ref}`thm-noise` makes RLCD
+#   indifferent to outcome-dependent resolution; with fifty, flips hurt the verdict Brier loss more.
+# - *Std-normalisation* is harmless where outcomes are certain given the text; film raters are not.
+# :::
+#
+# ## Exercises
+#
+# :::{exercise} Undo a known noise
+# :label: ex-breakages-1
+#
+# Outcomes are flipped with chance .1 and somebody tells you so. A policy states .62 for an option of
+# three. What should it have stated?
+# :::
+#
+# :::{solution} ex-breakages-1
+# :label: sol-breakages-1
+# :class: dropdown
+#
+# Invert $.8\,p + .2/3$:
+# :::
+
+# %% tags=["hide-input"]
+print(f"{(0.62 - 0.2 / 3) / 0.8:.3f}")
+
+# %% [markdown]
+# :::{exercise} Which noise was it?
+# :label: ex-breakages-2
+#
+# Two policies are too modest by the same amount at the top. One learned from redrawn labels, one from
+# unresolved outcomes counted as wrong (rate $\rho$, independent of being right). Can a reliability
+# diagram tell them apart?
+# :::
+#
+# :::{solution} ex-breakages-2
+# :label: sol-breakages-2
+# :class: dropdown
+#
+# No: $(1 - \varepsilon)\,q + \varepsilon/K$ and $\rho\,q + (1 - \rho)/K$ are the same line with
+# $\varepsilon = 1 - \rho$. On logs of uniform actions they differ: there the second leaves $q$ alone.
+# :::
+#
+# :::{exercise} The price of 30 %
+# :label: ex-breakages-3
+#
+# If lost outcomes only make the budget smaller, training with 30 % lost should cost what training on
+# 70 % of the outcomes costs. From {doc}`24_what_happened`, what would that be?
+# :::
+#
+# :::{solution} ex-breakages-3
+# :label: sol-breakages-3
+# :class: dropdown
+#
+# Between the last two points of RLCD's efficiency curve the Brier score falls nearly linearly in the
+# logarithm of the outcomes, so .7 of the budget costs about $\log(1/.7)/\log(60/24)$ of that fall:
+# :::
+
+# %% tags=["hide-input"]
+runs = family_records("efficiency_arms")
+earlier = np.mean(
+    [
+        r.metrics["test"]["brier"]
+        for r in runs
+        if r.arm == "rlcd"
+        and r.config["train"]["outcomes"] == 24_000
+        and not r.config["train"].get("replays", 0)
+    ]
+)
+fall = earlier - values("clean", "rlcd", "brier").mean()
+print(f"expected {fall * np.log(1 / 0.7) / np.log(60 / 24):.4f}")
+
+# %% [markdown]
+# ## Further reading
+#
+# {cite:t}`bereket2025` on division by the standard deviation in language models,
+# {cite:t}`liu2025` on the same division for another reason. The theorems used here are proved in
+# {doc}`06_one_bit`; outcomes that come late are the subject of {doc}`09_time`.
