@@ -218,13 +218,13 @@ def flow(chance, places, steps=1000, rate=1.0):
 favourite = int(q.argmax())
 by_votes = torch.tensor([float(o == (-q).argsort().tolist()) for o in orders.tolist()])
 paths = {
-    "nll": ("first place, drawn", flow(law(q), 1)),
-    "pl_drawn": ("ranking, drawn", flow(law(q), 3)),
+    "nll": ("first place, drawn (full line)", flow(law(q), 1)),
+    "pl_drawn": ("ranking, drawn (dots)", flow(law(q), 3)),
     "pl_counts": ("ranking, counted", flow(by_votes.double(), 3)),
 }
 fig, ax = plots.figure(height=3.4)
 ax.axhline(q[favourite], color=plots.INK, lw=1, ls=":")
-spots = {"nll": (20, 0.455), "pl_drawn": (1.2, 0.5), "pl_counts": (60, 0.86)}
+spots = {"nll": (3.5, 0.42), "pl_drawn": (14, 0.61), "pl_counts": (60, 0.86)}
 for name, (text, path) in paths.items():
     look = plots.ARM_STYLE[name]
     x = np.arange(1, len(path) + 1)

@@ -176,8 +176,10 @@ def test_what_is_known_for_certain(tmp_path: Path) -> None:
     assert cases.propensities.tolist() == [0.5, 0.5, 0.5, 0.5, 1]
     assert cases.mode == "propensities"
     p = np.array([[0.1, 0.2, 0.7], [0.1, 0.7, 0.2], [0.6, 0.4, 0], [0.6, 0.4, 0]])
-    found = judge(p, np.arange(4), cases)
-    assert found.rows.tolist() == [0, 2, 3]  # row 1 proposes what was not tried
+    p = np.concatenate([p, [[0.8, 0.1, 0.1]]])
+    found = judge(p, np.array([0, 1, 2, 3, 0]), cases)
+    # Row 1 and the last propose what was not tried, whatever came of the other option.
+    assert found.rows.tolist() == [0, 2, 3]
     assert found.right.tolist() == [1, 0, 1]
     assert found.confidence.tolist() == [0.7, 0.6, 0.6]
 
@@ -190,7 +192,8 @@ def test_with_times_the_latest_rows_judge(tmp_path: Path) -> None:
     order = np.random.default_rng(0).permutation(len(rows))
     for k, row in zip(order, rows, strict=True):
         row["decided_at"] = f"2026-01-{1 + k // 24:02d}T{k % 24:02d}:00:00"
-    rows[0]["state"] = rows[1]["state"]
+    first, last = int(order.argmin()), int(order.argmax())
+    rows[last]["state"] = rows[first]["state"].upper()
     cases = read_cases(write(tmp_path / "log.csv", rows))
     part, left = split_cases(cases)
     for early, late in zip(range(3), range(1, 4), strict=True):
@@ -199,7 +202,8 @@ def test_with_times_the_latest_rows_judge(tmp_path: Path) -> None:
         assert before < min(times[i] for i in np.flatnonzero(part == late))
     sizes = Counter(PARTS[k] for k in part if k >= 0)
     assert sizes["train"] == pytest.approx(144, abs=2)
-    assert sum(left.values()) <= 1
+    assert part[first] == 0 and part[last] == -1
+    assert left == {"a state of an earlier part again": 1}
     rows[5]["decided_at"] = ""
     with pytest.raises(FitError, match="1 of 240 usable rows have no decided_at"):
         read_cases(write(tmp_path / "log.csv", rows))

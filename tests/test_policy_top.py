@@ -171,6 +171,9 @@ class _Enough(Exception):
 
 @pytest.mark.data
 @pytest.mark.slow
+@pytest.mark.skipif(
+    "smol_trec" in grid.NEVER_RUN, reason="smol_trec has never been run"
+)
 def test_the_first_steps_of_a_record_are_taken_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

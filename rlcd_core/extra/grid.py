@@ -63,8 +63,8 @@ def family_records(name: str) -> list[RunRecord]:
     """
     if name in NEVER_RUN:
         raise LookupError(
-            f"no run of {name!r} has ever been recorded: it waits for somebody with a "
-            f"GPU to run: rlcd runs {name}"
+            f"no run of {name!r} has ever been recorded, so it has no result; it waits "
+            f"for somebody{' with a GPU' * (name in ON_GPU)} to run: rlcd runs {name}"
         )
     known = {record.key: record for record in Store(name).records()}
     keys = [config_hash(job.full_config()) for job in FAMILIES[name]()]
