@@ -506,7 +506,8 @@ pd.DataFrame(cells).T.rename_axis("labels")
 # %%
 def out_of(right: int, n: int) -> str:
     """A share with its Wilson interval."""
-    return cell(wilson_interval(right, n))
+    low, high = wilson_interval(right, n)
+    return f"{right / n:.3f} [{low:.3f}, {high:.3f}]"
 
 
 spans = record["spans"]

@@ -32,7 +32,7 @@
 #
 # **Running time.** Half a minute on one CPU core; one small run is trained live, the others are found in
 # the records. With `profile = "cpu"` the page trains them all again, with `profile = "gpu"` it
-# fine-tunes Qwen3-0.6B-Base for days.
+# fine-tunes Qwen3-0.6B-Base ({doc}`29_larger_models` estimates for how long).
 
 # %% tags=["remove-cell"]
 # Set-up: on Colab this fetches the book; elsewhere it does nothing.
@@ -81,8 +81,9 @@ from rlcd_core.arms import ARMS
 from rlcd_core.data.manifest import cache_dir
 from rlcd_core.env import LoggedEnv, RaterEnv
 from rlcd_core.extra.families import reference
-from rlcd_core.extra.families.rater import ONE_RATE, rater_bandit
-from rlcd_core.extra.grid import FAMILIES, NEVER_RUN, family_records
+from rlcd_core.extra.families.elsewhere import CONTINUED_RATES
+from rlcd_core.extra.families.rater import ONE_RATE
+from rlcd_core.extra.grid import FAMILIES, NEVER_RUN, ON_GPU, family_records
 from rlcd_core.extra.jobs import AnyJob, Job
 from rlcd_core.metrics import seed_interval
 from rlcd_core.policy import TabularPolicy
@@ -105,7 +106,7 @@ def heard(name: str) -> list[list[dict[str, float]]]:
     return [by_run[name, s].signals for s in seeds]
 
 
-# %% mystnb={"figure": {"caption": "What to watch while an arm trains: film reviews, one rate for all, ten seeds, mean and 95 % band; each point is a mean over about a thousand outcomes. Shaded: worth a closer look. Only arms with groups have groups that agree.", "name": "fig-train-signals"}, "image": {"alt": "Five stacked panels over training steps. The share right rises highest for RLVR and for RLCD with normalised advantages. Stated minus actual stays at zero for both plain RLCD arms and climbs far into the shaded range for the other two. Entropy falls a little for plain RLCD and to a fraction for the other two. The share of groups that agree doubles for the RLCD seed recipe and triples for the std-normalised one. Gradient norms rise slowly everywhere."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "What to watch while an arm trains: film reviews, one rate for all, ten seeds, mean and 95 % band; each point is a mean over about a thousand outcomes. Shaded: worth a closer look. Only arms with groups have groups that agree.", "name": "fig-train-signals"}, "image": {"alt": "Five stacked panels over training steps. The share right rises highest for RLVR and for RLCD with normalised advantages. Stated minus actual stays at zero for both plain RLCD arms and climbs far into the shaded range for the other two. Entropy falls a little for plain RLCD and to a fraction for the other two. The share of groups that agree rises from a quarter to two fifths for the RLCD seed recipe and to nearly four fifths for the std-normalised one. Gradient norms rise slowly everywhere."}} tags=["hide-input"]
 watched = ("rlcd", "rlcd_loo", "rlvr", "rlcd_std")
 panels = plots.prepare_signals({name: heard(name) for name in watched})
 fig, axes = plots.figure(len(panels), height=1.9, sharex=True)
@@ -292,9 +293,10 @@ def trained(*names: str) -> pd.DataFrame:
 # %% [markdown]
 # The task is that of {doc}`20_rater_bandit`: film reviews, one rater's verdict an outcome, each seed with
 # a warm-up of its own. Rates and batches are those each arm chose on validation rows
-# ({doc}`24_what_happened`); seeds are fresh. Each interval is Student's, over ten seeds.
+# ({doc}`24_what_happened`); seeds are fresh. Each interval is Student's, over seeds.
 #
-# **Before any outcome.** The warm-up learns from 320 labels, and every arm starts where it ends. The
+# **Before any outcome.** The warm-up learns from {res}`23_train_the_arms:labels` labels, and every arm starts where it
+# ends. The
 # supervised continuation stays with those labels and takes as many further steps as others do: what
 # would more training have done without more data? It is run at two rates.
 
@@ -302,7 +304,9 @@ def trained(*names: str) -> pd.DataFrame:
 trained("warmup", "supervised")
 
 # %% [markdown]
-# At the higher rate it learns 320 verdicts by heart, and its confidence with them.
+# Learning the same verdicts by heart teaches confidence and nothing else: the ECE goes from
+# {res}`23_train_the_arms:ece.warmup:.3f` to {res}`23_train_the_arms:ece.continued_low:.3f` and, at the higher rate,
+# {res}`23_train_the_arms:ece.continued_high:.3f`. More steps are not more evidence.
 #
 # **With the label.** The oracle is told the verdict after each question, which no log of decisions can
 # do. On these texts it is also the large-label reference: it learns from as many labels as the others
@@ -319,8 +323,8 @@ trained("nll", "brier", *(["labels_32k"] if profile == "gpu" else []))
 trained("rlcd_loo", "rlcd", "residual_ht")
 
 # %% [markdown]
-# **RLVR**: the published recipe at the setting that its own accuracy chose, and at the one that suits RLCD's
-# seed recipe; the same at a fifth of that rate; and RLVR with the exact Gini term, which has RLCD's
+# **RLVR**: the published recipe at the setting that its own accuracy chose and, where that is another one, at
+# that of RLCD's seed recipe; the same at a fifth of the latter's rate; and RLVR with the exact Gini term, which has RLCD's
 # mean direction.
 
 # %%
@@ -352,8 +356,10 @@ for family in ("smol_trec", "smol_trec_gpu", "reference"):
     try:
         state[family] = f"{len(family_records(family))} runs recorded"
     except LookupError:
-        never = family in NEVER_RUN
-        state[family] = f"not recorded{': never run, wants a GPU' if never else ''}"
+        why = ["never run"] * (family in NEVER_RUN) + ["wants a GPU"] * (
+            family in ON_GPU
+        )
+        state[family] = "not recorded: " + (", ".join(why) or "not finished")
 pd.DataFrame({"state": state})
 
 # %% [markdown]
@@ -365,14 +371,14 @@ pd.DataFrame({"state": state})
 # ```
 #
 # with `RLCD_CACHE` (checkpoints) and `RLCD_RESULTS` (records) on a disk that outlives the runtime. Either
-# way a runtime that is lost costs at most 50 steps, and what is finished is not run again.
+# way a runtime that is lost costs at most {res}`23_train_the_arms:every` steps, and what is finished is not run again.
 #
 # ## A run, now
 #
 # Here two arms really train, in every profile: the decision head on film reviews, from a fresh warm-up, on
-# {res}`23_train_the_arms:live_outcomes:,.0f` outcomes, a twentieth of a record's. A short run
+# {res}`23_train_the_arms:live_outcomes:,.0f` outcomes, where a record has {res}`23_train_the_arms:budget:,.0f`. A short run
 # is not a record, and another processor rounds otherwise, so what is asked of it is an order with
-# wide margins. It must have learned; it must not yet be where twenty times the outcomes lead; and the divide must
+# wide margins. It must have learned; it must not yet be where the full budget leads; and the divide must
 # be visible already.
 
 # %%
@@ -386,10 +392,15 @@ if seed not in seeds:
 now = {name: run.metrics["test"] for name, run in live.items()}
 start, full = live["rlcd"].metrics["test_before"], by_run["rlcd", seed].metrics["test"]
 checks = {
-    "RLCD: Brier score below its warm-up's by .015": now["rlcd"]["brier"] < start["brier"] - 0.015,
-    "RLCD's record: below the live run by another .008": full["brier"] < now["rlcd"]["brier"] - 0.008,
-    "RLVR: stated minus actual above RLCD's by .05": now["rlvr"]["gap"] > now["rlcd"]["gap"] + 0.05,
-    "RLVR's record: still further off than RLVR live": by_run["rlvr", seed].metrics["test"]["gap"]
+    "RLCD: Brier score below its warm-up's by .015": now["rlcd"]["brier"]
+    < start["brier"] - 0.015,
+    "RLCD's record: below the live run by another .008": full["brier"]
+    < now["rlcd"]["brier"] - 0.008,
+    "RLVR: stated minus actual above RLCD's by .05": now["rlvr"]["gap"]
+    > now["rlcd"]["gap"] + 0.05,
+    "RLVR's record: still further off than RLVR live": by_run["rlvr", seed].metrics[
+        "test"
+    ]["gap"]
     > now["rlvr"]["gap"] + 0.02,
 }
 if not all(checks.values()):
@@ -401,7 +412,7 @@ pd.DataFrame({"holds": checks})
 #
 # Machines stop. A run with a checkpoint writes its weights, Adam's moments, the world's random state, its
 # signals and a SHA-256 over all of it into one safetensors file, atomically; order of rows and draws of
-# actions are functions of seed and step, so there is no other state. Here a table over 200 film reviews is
+# actions are functions of seed and step, so there is no other state. Here a table over {res}`23_train_the_arms:table_rows` film reviews is
 # trained by the seed recipe three times: in one go; with a fault half way; and again from the file
 # that the fault left.
 
@@ -427,10 +438,17 @@ def go(checkpoint: Path | None, dies_at: int | None = None, rate: float = 0.05):
         return forward(batch)
 
     policy.log_probs = failing
-    env = RaterEnv(task.counts[:200], seed=seed, shared_outcome=True)
+    env = RaterEnv(task.counts[: len(texts)], seed=seed, shared_outcome=True)
     config = replace(sizes, learning_rate=rate)
     result = train(
-        policy, prepared, np.arange(200), env, ARMS["rlcd_loo"], config, seed, checkpoint=checkpoint
+        policy,
+        prepared,
+        np.arange(len(texts)),
+        env,
+        ARMS["rlcd_loo"],
+        config,
+        seed,
+        checkpoint=checkpoint,
     )
     return policy, env, result
 
@@ -496,7 +514,8 @@ signals = {
 pd.DataFrame(
     {
         plots.arm_style(name).label: {
-            plots.SIGNALS[s]: f"{v['start']:.2f} → {v['end']:.2f}" for s, v in found.items()
+            plots.SIGNALS[s]: f"{v['start']:.2f} → {v['end']:.2f}"
+            for s, v in found.items()
         }
         for name, found in signals.items()
     }
@@ -514,7 +533,20 @@ def first_warning(name: str) -> float:
 
 def validation(name: str, metric: str) -> np.ndarray:
     """Mean over seeds of the evaluations during training, (T,)."""
-    return np.mean([[row[metric] for row in by_run[name, s].curve] for s in seeds], axis=0)
+    return np.mean(
+        [[row[metric] for row in by_run[name, s].curve] for s in seeds], axis=0
+    )
+
+
+def mean_ece(name: str, rate: float | None = None) -> float:
+    """Mean test ECE of an arm that has a record for each seed, at one rate if given."""
+    home_of = "rater_controls" if name == "supervised" else "rater_arms"
+    found = [
+        run.metrics["test"]["ece"]
+        for run in family_records(home_of)
+        if run.arm == name and rate in (None, run.config["train"]["learning_rate"])
+    ]
+    return float(np.mean(found))
 
 
 evaluated = np.array([row["step"] for row in by_run["rlvr", 0].curve]) * 64
@@ -545,6 +577,14 @@ save_numbers(
             for n, found in signals.items()
         },
         "label_mass": mass,
+        "labels": next(iter(live.values())).config["warmup"]["rows"],
+        "every": reference.PROTOCOL.every,
+        "table_rows": len(texts),
+        "ece": {
+            "warmup": mean_ece("warmup"),
+            "continued_low": mean_ece("supervised", min(CONTINUED_RATES)),
+            "continued_high": mean_ece("supervised", max(CONTINUED_RATES)),
+        },
         "outside": max(never_outside.values()),
         "inside": panels["gap"].inside["rlvr"],
         "entropy_inside": panels["entropy"].inside["rlvr"],
@@ -608,7 +648,7 @@ save_numbers(
 # {res}`23_train_the_arms:outside:.0%`. Entropy comes later: RLVR spends
 # {res}`23_train_the_arms:entropy_inside:.0%` of its run in the shaded range and the std-normalised arm
 # {res}`23_train_the_arms:entropy_inside_std:.0%`, although the latter is hardly more honest. Agreeing groups and gradient norm
-# raise no alarm at all here. And none of them replaces an evaluation: stated minus actual is a mean over
+# raise no alarm at all in the figure. And none of them replaces an evaluation: stated minus actual is a mean over
 # all questions, and a policy can be too sure on one half and too modest on the other
 # ({doc}`02_calibration`).
 #
@@ -624,25 +664,37 @@ for family in ("rater_arms", "rater_controls"):
     for run in family_records(family):
         label = ARMS[run.arm].label if run.arm in ARMS else run.config["arm"]["label"]
         sizes = run.config["train"]
-        spent.setdefault((label, sizes["outcomes_per_step"], sizes["learning_rate"]), []).append(
-            [run.used[unit] for unit in USED]
-        )
+        spent.setdefault(
+            (label, sizes["outcomes_per_step"], sizes["learning_rate"]), []
+        ).append([run.used[unit] for unit in USED])
 headline = [
     ARMS[name].label
-    for name in ("nll", "rlcd_loo", "rlcd", "residual_ht", "rlvr_loo", "rlvr_gini", "verdict_nll", "rlcd_std")
-] + ["Warm-up", "Supervised continuation"]
+    for name in (
+        "nll",
+        "rlcd_loo",
+        "rlcd",
+        "residual_ht",
+        "rlvr_loo",
+        "rlvr_gini",
+        "verdict_nll",
+        "rlcd_std",
+    )
+] + ["Supervised continuation"]
 pd.DataFrame(
     {
         (label, batch, f"{rate:g}"): dict(zip(USED, np.mean(rows, axis=0), strict=True))
         for (label, batch, rate), rows in spent.items()
         if label in headline
     }
-).T.rename_axis(["arm", "batch", "rate"]).map("{:,.0f}".format)
+).T.rename_axis(["arm", "batch", "rate"]).rename(
+    columns={"prompts": "distinct questions"}
+).map("{:,.0f}".format)
 
 # %% [markdown]
 # "Labels" are the warm-up's; an arm that is told labels counts its own as outcomes. At equal outcomes a group of
-# four costs a quarter of the questions and forward passes; that is its advantage, and the reason why
-# {doc}`24_what_happened` draws both axes. The protocol of the reference family asks for far more. These are sizes, not
+# four costs a quarter of the forward passes, since one serves four actions; that is its advantage, and the reason
+# why {doc}`24_what_happened` draws both axes. A question counts once, however often it comes again: with this budget
+# every outcome arm gets through all of them. The protocol of the reference family asks for far more. These are sizes, not
 # results:
 
 # %%
@@ -657,9 +709,9 @@ for name, prompts in (
     config = planned.config(prompts, group)
     plan[plots.arm_style(name).label] = {
         "outcomes or labels heard": f"{config.outcomes:,}",
-        "forward passes": f"{config.steps(group) * config.prompts_per_step(group):,}",
+        "questions passed forward": f"{config.steps(group) * config.prompts_per_step(group):,}",
         "steps": config.steps(group),
-        "prompts a pass": config.micro_batch,
+        "questions a pass": config.micro_batch,
         "longest prompt, tokens": planned.max_tokens,
     }
 pd.DataFrame(plan).T
@@ -770,8 +822,8 @@ print("steps between checkpoints:", sorted(set(np.diff(saved[2:]).tolist())))
 # :label: sol-train-4
 # :class: dropdown
 #
-# The panel warns at or before the first evaluations; the Brier score, which needs labelled rows, says the same. Accuracy
-# says nothing:
+# The panel warns before the first evaluation. The Brier score says the same, but it needs labelled rows and, for one of the
+# two, three times as long. Accuracy says nothing:
 # :::
 
 # %% tags=["hide-input"]
@@ -780,7 +832,9 @@ pd.DataFrame(
         plots.arm_style(name).label: {
             "out of range after, outcomes": f"{warned[name]:,.0f}",
             "best Brier score after, outcomes": f"{evaluated[validation(name, 'brier').argmin()]:,.0f}",
-            "accuracy ever falls by .01": bool((np.diff(validation(name, "accuracy")) < -0.01).any()),
+            "accuracy ever falls by .01": bool(
+                (np.diff(validation(name, "accuracy")) < -0.01).any()
+            ),
         }
         for name in warned
     }

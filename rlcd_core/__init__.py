@@ -6,7 +6,7 @@ The modules stand on floors and import only from floors below their own:
 2. `rewards`, `exact`, `env`, `data`
 3. `policy`
 4. `train`, `calibrate`, `gates`
-5. `evaluate`, `records`, `decider`, `plots`
+5. `evaluate`, `records`, `export`, `decider`, `plots`
 6. the command line, `python -m rlcd_core`
 
 ``import rlcd_core`` loads the question types alone; every other module is imported

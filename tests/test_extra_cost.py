@@ -176,7 +176,7 @@ def test_predictions_by_hand() -> None:
     told = {"peak": 1e6, "copy": 1e6, "shape": asdict(shape), "measured": rows}
     found = cost.predicted(told)
     assert found["base"]["time"] == pytest.approx(0.0)
-    assert found["base"]["utilisation"] == shape.step_flops(2, 5) / 1e6
+    assert found["base"]["utilisation"] == pytest.approx(shape.step_flops(2, 5) / 1e6)
     # Twice the prompts take twice the products' second, and were said to take four.
     assert found["more"]["time"] == pytest.approx((update + 2) / (update + 4) - 1)
     total = shape.training_bytes(20, half=False)["total"]

@@ -383,6 +383,8 @@ def test_no_state_reaches_a_log(
         service_.ask(questions={mark: 3})
         service_.ask(questions={"q": CHOICE | {"text": mark, "options": ["a"]}})
         service_.send("POST", "/ask", b'{"state": "' + mark.encode())
+        status, told, _ = service_.ask("fine", more=mark)
+        assert status == 422 and mark not in json.dumps(told)
         policy.fault = RuntimeError(f"a fault that quotes {mark}")
         assert service_.ask(mark)[0] == 500
     said = caplog.text + "".join(capfd.readouterr())

@@ -10,7 +10,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "rlcd_core"
 # Bottom first. A floor of the design takes two rows where one of its modules builds on
-# a neighbour (exact on rewards, tasks on records, extra on tasks).
+# a neighbour (exact on rewards, decider on export, tasks on
+# records, extra on tasks).
 FLOORS = [
     {"files"},
     {"schema", "scoring", "metrics"},

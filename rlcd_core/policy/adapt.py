@@ -6,6 +6,7 @@ gradient, so a checkpoint of an adapted policy holds these alone.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -150,7 +151,9 @@ def lora(
         bias="none",
     )
     mode = inner.model.training
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        # peft asks transformers by a name that is on its way out.
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         torch.manual_seed(seed)
         inner.model = get_peft_model(inner.model, config).train(mode)
     return policy

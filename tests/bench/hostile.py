@@ -49,6 +49,7 @@ from rlcd_core.schema import Choice
 from rlcd_core.train import TrainConfig, train
 
 STATES = 200
+PART = 20  # states measured together; what a kill costs at most
 POOL, EPOCHS = 2400, 5
 # The hardened head sees these families while it learns; the others are new to it.
 TAUGHT = ("fake options", "instructions", "repeated option")
@@ -188,6 +189,11 @@ def check_kept(name: str, rows: dict[str, np.ndarray]) -> None:
 def measured(name: str, condition: str) -> np.ndarray:
     """Answers of one policy in one condition, from the scratch folder or anew."""
     items = conditions()[0][condition]
+    parts = [items[start : start + PART] for start in range(0, len(items), PART)]
+    return np.concatenate([_part(name, condition, part) for part in parts])
+
+
+def _part(name: str, condition: str, items: list[Any]) -> np.ndarray:
     text = json.dumps([name, WARNING, [[s, q.to_dict()] for s, q in items]])
     key = hashlib.sha256(text.encode()).hexdigest()[:16]
     path = SCRATCH / f"{name}-{condition.replace(' ', '_')}-{key}.json"

@@ -68,7 +68,7 @@ READING_ROWS = {"shuffled": 25_600, "fixed": 9_600}
 # Every run starts from one reader of the first part, as others start from a pretrained
 # model: it finds options and says their letter, and it knows a fifth of the wording.
 BASE_SEED = 0
-WARMUP = Warmup(rows=1280, epochs=1, batch=32, learning_rate=1e-3)
+WARMUP = Warmup(rows=5120, epochs=1, batch=32, learning_rate=1e-3)
 DECIDING = TrainConfig(learning_rate=1e-3, outcomes=12_800, outcomes_per_step=64)
 ARM_NAMES = (
     "nll",
@@ -254,7 +254,7 @@ def triage_task(name: str) -> Task:
             return _task(name, _reading_items(), (0.96, 0.01, 0.03), shuffle, False)
         case ["triage", "deciding"]:
             rng = np.random.default_rng(32)
-            items = tickets(13_500, rng, DECIDING_WORDING, bare=True)
+            items = tickets(16_000, rng, DECIDING_WORDING, bare=True)
             return _task(name, items, (0.76, 0.09, 0.15), True, True)
     raise KeyError(
         f"no task {name!r}; triage-reading-<fixed or shuffled>, triage-deciding"
