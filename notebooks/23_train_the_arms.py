@@ -91,7 +91,7 @@ from rlcd_core.records import RunRecord, Store, code_hash, config_hash, save_num
 from rlcd_core.rewards import OBJECTIVES, Feedback
 from rlcd_core.schema import Choice
 from rlcd_core.tasks import rater_task
-from rlcd_core.train import Saving, TrainConfig, train
+from rlcd_core.train import Arm, Saving, TrainConfig, train
 
 plots.use_style()
 if profile == "auto":
@@ -174,16 +174,16 @@ assert np.allclose(after, by_hand["p after"], atol=1e-6)
 pd.DataFrame(
     {
         "stated": p,
-        "gradient, by hand": by_hand["gradient"],
-        "by autograd": by_autograd["gradient"],
-        "stated after, by hand": by_hand["p after"],
-        "by train": after,
+        "gradient": by_hand["gradient"],
+        "autograd": by_autograd["gradient"],
+        "after": by_hand["p after"],
+        "train": after,
     },
     index=ticket[1].options,
 ).round(4)
 
 # %% [markdown]
-# The option that was taken and was right goes up, the others down, in proportion to what was stated
+# "Autograd" and "train" repeat the hand-made column to their left. The option that was taken and was right goes up, the others down, in proportion to what was stated
 # for them. Had the outcome been 0, the reward would be $-p_a$ and everything would turn round
 # ({ref}`ex-train-1`): a confident mistake costs much, a timid one little. Averaged over draws this is
 # the gradient of the Brier score, {prf:ref}`thm-identity`. The rest of training is this step, a batch at a
@@ -193,35 +193,39 @@ pd.DataFrame(
 # ## An arm is a record
 #
 # The loop has no branch for an arm. An arm names an objective, says how many actions a
-# question gets and how they are judged, and that is all. Here is every arm of the book:
+# question gets and how they are judged, and that is all. Here is every arm of the book. The objective is given
+# where it has another name than the arm; outcomes are those of one question:
 
 # %%
 PUBLISHED = ("rlcd_loo", "rlvr_loo", "rlvr_low", "nll")  # arms of the published study
-kinds = {"outcome": "right or wrong", "label": "the label"}
-pd.DataFrame(
-    {
-        arm.label: {
-            "name": arm.name,
-            "published": "yes" if arm.name in PUBLISHED else "",
-            "objective": arm.objective,
-            "G": arm.group_size,
-            "outcomes a question": arm.group_size if arm.needs == "outcome" else "-",
-            "needs": kinds[arm.needs]
-            + (", the start policy" if arm.reference else "")
-            + (", propensities" if OBJECTIVES[arm.objective].propensities else ""),
-            "rests at p = q": "yes" if OBJECTIVES[arm.objective].calibrates else "no",
-            "equation": OBJECTIVES[arm.objective].equation,
-        }
-        for arm in ARMS.values()
+kinds = {"outcome": "one bit", "label": "label"}
+
+
+def told_of(arm: Arm) -> dict[str, object]:
+    """What the table says of an arm."""
+    objective = OBJECTIVES[arm.objective]
+    needs = [kinds[arm.needs]]
+    needs += ["start policy"] * arm.reference + ["propensity"] * objective.propensities
+    return {
+        "name": arm.name,
+        "published": "yes" if arm.name in PUBLISHED else "",
+        "objective": "" if arm.objective == arm.name else arm.objective,
+        "G": arm.group_size,
+        "outcomes": arm.group_size if arm.needs == "outcome" else "-",
+        "needs": ", ".join(needs),
+        "p = q": "yes" if objective.calibrates else "no",
+        "equation": objective.equation,
     }
-).T
+
+
+pd.DataFrame({arm.label: told_of(arm) for arm in ARMS.values()}).T
 
 # %% [markdown]
 # Four of them were published before this book {cite}`everlcd`. The *seed recipe* is the published way to
 # train RLCD: four actions a question ($G = 4$), all judged by one label, and the leave-one-out
 # mean of the other three rewards as a baseline. Its RLVR differs in the reward only, and has a variant
-# at a fifth of the rate; the oracle is told the label. "Rests at $p = q$" says where a table that acts for
-# itself ends ({prf:ref}`thm-identity`, {prf:ref}`thm-own-baseline`, {prf:ref}`thm-gini`,
+# at a fifth of the rate; the oracle is told the label. The column $p = q$ says whether a table that acts for
+# itself ends there ({prf:ref}`thm-identity`, {prf:ref}`thm-own-baseline`, {prf:ref}`thm-gini`,
 # {prf:ref}`thm-one-bit`, {prf:ref}`thm-regression`, {prf:ref}`thm-residual-ht`; who does not:
 # {prf:ref}`thm-std`, {prf:ref}`thm-rescues`). An arm with groups counts
 # each action as an outcome although one label judges the group. That is the budget all arms share.
@@ -280,8 +284,10 @@ def trained(*names: str) -> pd.DataFrame:
             line = {"runs": f"{len(found)} of {len(wanted)}"}
             if len(found) == len(wanted):  # a part of the seeds is not the arm
                 for metric in ("accuracy", "brier", "ece", "gap"):
-                    values = [run.metrics["test"][metric] for run in found]
-                    line[metric] = f"{seed_interval(values):.3f}"
+                    cell = seed_interval([run.metrics["test"][metric] for run in found])
+                    line[metric] = (
+                        f"{cell.estimate:.3f} ± {cell.high - cell.estimate:.3f}"
+                    )
             lines[wanted[0].arm.label, setting] = line
     return (
         pd.DataFrame(lines)
@@ -293,7 +299,8 @@ def trained(*names: str) -> pd.DataFrame:
 # %% [markdown]
 # The task is that of {doc}`20_rater_bandit`: film reviews, one rater's verdict an outcome, each seed with
 # a warm-up of its own. Rates and batches are those each arm chose on validation rows
-# ({doc}`24_what_happened`); seeds are fresh. Each interval is Student's, over seeds.
+# ({doc}`24_what_happened`); seeds are fresh. After ± stands half a 95 % interval
+# (Student's, over seeds); `gap` is confidence minus accuracy.
 #
 # **Before any outcome.** The warm-up learns from {res}`23_train_the_arms:labels` labels, and every arm starts where it
 # ends. The
@@ -391,17 +398,14 @@ if seed not in seeds:
     raise ValueError(f"seed {seed} has no record; choose one of {seeds}")
 now = {name: run.metrics["test"] for name, run in live.items()}
 start, full = live["rlcd"].metrics["test_before"], by_run["rlcd", seed].metrics["test"]
+far = by_run["rlvr", seed].metrics["test"]
 checks = {
-    "RLCD: Brier score below its warm-up's by .015": now["rlcd"]["brier"]
-    < start["brier"] - 0.015,
-    "RLCD's record: below the live run by another .008": full["brier"]
-    < now["rlcd"]["brier"] - 0.008,
-    "RLVR: stated minus actual above RLCD's by .05": now["rlvr"]["gap"]
-    > now["rlcd"]["gap"] + 0.05,
-    "RLVR's record: still further off than RLVR live": by_run["rlvr", seed].metrics[
-        "test"
-    ]["gap"]
-    > now["rlvr"]["gap"] + 0.02,
+    "RLCD learned: Brier below its warm-up's": start["brier"] - now["rlcd"]["brier"]
+    > 0.015,
+    "more would help: its record is below": now["rlcd"]["brier"] - full["brier"]
+    > 0.008,
+    "RLVR is surer than RLCD": now["rlvr"]["gap"] - now["rlcd"]["gap"] > 0.05,
+    "and its record surer still": far["gap"] - now["rlvr"]["gap"] > 0.02,
 }
 if not all(checks.values()):
     raise AssertionError(f"the live run does not fit its records: {checks}")
@@ -552,7 +556,7 @@ def mean_ece(name: str, rate: float | None = None) -> float:
 evaluated = np.array([row["step"] for row in by_run["rlvr", 0].curve]) * 64
 warned = {name: first_warning(name) for name in ("rlvr", "rlcd_std")}
 early = int(np.searchsorted(evaluated, warned["rlvr"]))
-mass = "not recorded: it needs a language model's runs"
+mass = "no run with a language model is recorded"
 try:
     larger = [r for r in family_records("smol_trec") if r.arm == "rlcd"]
     shares = np.array([[row["label_mass"] for row in r.signals] for r in larger])
@@ -655,7 +659,7 @@ save_numbers(
 # ## What a run costs
 #
 # Outcomes are what a user pays for; questions are what must exist; forward passes are what the machine
-# does; steps are what the optimiser gets. Means over the ten runs of an arm:
+# does; steps are what the optimiser gets. Means over the runs of an arm:
 
 # %%
 USED = ("labels", "outcomes", "prompts", "forward_passes", "steps")
@@ -687,7 +691,7 @@ pd.DataFrame(
         if label in headline
     }
 ).T.rename_axis(["arm", "batch", "rate"]).rename(
-    columns={"prompts": "distinct questions"}
+    columns={"prompts": "questions", "forward_passes": "passes"}
 ).map("{:,.0f}".format)
 
 # %% [markdown]

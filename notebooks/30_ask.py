@@ -219,9 +219,9 @@ for node in range(len(sizes)):
     ax.fill([low, low, high], [low, high, high], color=color, alpha=0.85, lw=0)
     above = tree.parents[node]
     while above >= 0:
-        left, right = begins[above], begins[above + 1]
+        first, last = begins[above], begins[above + 1]
         ax.fill(
-            [left, right, right, left],
+            [first, last, last, first],
             [low, low, high, high],
             color=color,
             alpha=0.35,
@@ -229,15 +229,14 @@ for node in range(len(sizes)):
         )
         above = tree.parents[above]
 for name, path, color in zip(questions, tree.paths, paint, strict=True):
-    plots.note(
-        ax, name, begins[-1] + 2, begins[path[-1] : path[-1] + 2].mean(), color=color
-    )
-plots.note(ax, "ticket", begins[1] / 2 + 12, begins[1] / 2 - 6)
-ax.set(xlim=(0, begins[-1] * 1.3), ylim=(begins[-1], 0), aspect="equal")
+    middle = (begins[path[-1]] + begins[path[-1] + 1]) / 2
+    plots.note(ax, name, middle + 3, middle - 5, color=color)
+plots.note(ax, "ticket", begins[1] / 2 + 3, begins[1] / 2 - 5)
+ax.set(xlim=(0, begins[-1] * 1.2), ylim=(begins[-1], 0), aspect="equal")
 _ = ax.set(xlabel="token that is seen", ylabel="token that looks")
 
 # %% [markdown]
-# Which way is cheapest is a question of counting. A pass costs as much as a few tokens do, an
+# Which way is cheapest is a question of counting. A pass costs as much as some tens of tokens, an
 # attention score very little, but the mask of a tree has one for every pair of tokens, hidden or
 # not. The rule of `CostRule` adds the three up and takes the least; one question in one order
 # always takes the plain path. Its two constants are measured, not guessed: over
@@ -248,8 +247,8 @@ _ = ax.set(xlabel="token that is seen", ylabel="token that looks")
 plan = decider.plan(ticket, list(questions.values()))
 for way, work in plan.works.items():
     cost = decider.rule.cost(work)
-    print(f"{way:7} {work.tokens:4} tokens, {work.passes} passes, cost {cost:.0f}")
-print("chosen:", plan.way)
+    print(f"{way:7} tokens {work.tokens:4}  passes {work.passes}", end="  ")
+    print(f"cost {cost:.0f}", "<- chosen" if way == plan.way else "")
 
 # %% mystnb={"figure": {"caption": "Measured time of the shared prefix over that of the tree. Above the dotted line the tree is faster. Filled: the rule takes the tree; open: it takes the shared prefix.", "name": "fig-ask-rule"}, "image": {"alt": "Three curves, for 2, 8 and 24 questions, over the length of the state. They start above 1 and fall as the state grows."}} tags=["hide-input"]
 cells = pd.DataFrame(measured["rule"]["rows"])
@@ -264,10 +263,38 @@ for (count, rows_of), color in zip(cells.groupby("questions"), paint, strict=Tru
     ends.append((rows_of["state"].iloc[-1], ratio[-1], f"{count} questions", color))
 plots.note_ends(ax, ends)
 ax.axhline(1, color=plots.INK, lw=1, ls=":")
-_ = ax.set(xlabel="tokens of the state", ylabel="shared / tree", xscale="log")
+ax.set(xlabel="tokens of the state", ylabel="shared / tree", xscale="log")
+states = sorted(set(cells["state"]))
+ax.set_xticks(states, [str(size) for size in states])
+_ = ax.set_xticks([], minor=True)
 
 # %% tags=["hide-input"]
 ratios = measured["ratios"]
+half = measured["bf16"]
+from_record = {
+    "speed_state": ratios["ask_8"]["state_tokens"],
+    "speed_8": ratios["ask_8"]["over_one_by_one"],
+    "speed_64": ratios["ask_64"]["over_one_by_one"],
+    "speed_share_8": ratios["ask_8"]["share_of_limit"],
+    "speed_share_64": ratios["ask_64"]["share_of_limit"],
+    "rule_cases": len(measured["rule"]["rows"]),
+    "rule_regret": measured["rule"]["mean_regret"],
+    "rule_worst": measured["rule"]["largest_regret"],
+    "half_prompts": half["prompts"],
+    "half_shared": half["over_plain"]["shared"],
+    "half_tree": half["over_plain"]["tree"],
+    "half_error": max(half["over_plain_standard_error"].values()),
+    "order_questions": measured["orders"]["questions"],
+    "order_time": ratios["orders_4_over_one"],
+    "fine_options": measured["fine"]["options"],
+    "fine_chance": measured["fine"]["chance"],
+    "fine_n": measured["fine"]["head"]["n"],
+    "fine_head": measured["fine"]["head"]["accuracy"],
+    "fine_second": measured["fine"]["head_then_second_head"]["accuracy"],
+    "fine_reach": measured["fine"]["reach_last_stage"],
+    "fine_error": measured["fine"]["head"]["standard_error"],
+    "staged_rows": measured["fine"]["few"]["head"]["n"],
+}
 speed = pd.DataFrame(
     {
         f"{n} questions": {
@@ -322,31 +349,7 @@ summary = {
     "averaged_confidence": float(level.max(1).mean()),
     "three_best": max(answers.values(), key=lambda a: a.confidence).confidence,
 }
-ratios, half = measured["ratios"], measured["bf16"]
-summary |= {
-    "speed_state": ratios["ask_8"]["state_tokens"],
-    "speed_8": ratios["ask_8"]["over_one_by_one"],
-    "speed_64": ratios["ask_64"]["over_one_by_one"],
-    "speed_share_8": ratios["ask_8"]["share_of_limit"],
-    "speed_share_64": ratios["ask_64"]["share_of_limit"],
-    "rule_cases": len(measured["rule"]["rows"]),
-    "rule_regret": measured["rule"]["mean_regret"],
-    "rule_worst": measured["rule"]["largest_regret"],
-    "half_prompts": half["prompts"],
-    "half_shared": half["over_plain"]["shared"],
-    "half_tree": half["over_plain"]["tree"],
-    "half_error": max(half["over_plain_standard_error"].values()),
-    "order_questions": measured["orders"]["questions"],
-    "order_time": ratios["orders_4_over_one"],
-    "fine_options": measured["fine"]["options"],
-    "fine_n": measured["fine"]["head"]["n"],
-    "fine_head": measured["fine"]["head"]["accuracy"],
-    "fine_second": measured["fine"]["head_then_second_head"]["accuracy"],
-    "fine_reach": measured["fine"]["reach_last_stage"],
-    "fine_error": measured["fine"]["head"]["standard_error"],
-    "staged_rows": measured["fine"]["few"]["head"]["n"],
-}
-save_numbers("30_ask", summary)
+save_numbers("30_ask", summary | from_record)
 shown = {
     "accuracy": summary["accuracy"],
     "chance": summary["chance"],
@@ -395,7 +398,7 @@ pd.DataFrame(by_count).T.rename_axis("orders").rename(
 
 # %% [markdown]
 # With all six rotations a decision cannot depend on where the list began, by construction; with
-# fewer, much of the dependence stays. Four orders of one question on a state of
+# fewer, decisions still flip, though over less probability. Four orders of one question on a state of
 # {res}`30_ask:speed_state` tokens cost {res}`30_ask:order_time:.2f` times one order.
 #
 # ## More options than letters
@@ -428,13 +431,13 @@ pd.DataFrame(by_count).T.rename_axis("orders").rename(
 #
 # A decision head obeys the axiom, so that stages cost it nothing ({prf:ref}`thm-plackett-luce`);
 # a letter readout does not, and whether a second stage helps has to be measured. The first table
-# has the {res}`30_ask:fine_options` kinds of answer of TREC, the second asks which of 151 or
+# has the {res}`30_ask:fine_options` kinds of answer of TREC (chance
+# {res}`30_ask:fine_chance:.2f`), the second asks which of 151 or
 # 1,000 nouns a WordNet definition defines.
 
 # %% tags=["hide-input"]
 fine, words = measured["fine"], measured["words"]
 shown = {
-    "chance": (None, fine["chance"], None),
     "head alone": (
         fine["head"]["n"],
         fine["head"]["accuracy"],
@@ -449,7 +452,7 @@ for name, row in (
 ):
     shown[name] = (row["n"], row["accuracy"], row["log_loss"])
 pd.DataFrame(shown, index=["questions", "accuracy", "log loss"]).T.round(3).astype(
-    {"questions": "Int64"}
+    {"questions": int}
 )
 
 # %% tags=["hide-input"]

@@ -20,6 +20,7 @@ from rlcd_core.policy import TabularPolicy, predict
 from rlcd_core.rewards import OBJECTIVES, Feedback
 from rlcd_core.schema import Choice
 from rlcd_core.train import (
+    _KNOWN,
     SAVING_SHARE,
     Arm,
     TrainConfig,
@@ -417,7 +418,7 @@ def test_stop_rule_needs_three_bad_evaluations_in_a_row() -> None:
 
 def test_divergence_names_arm_and_step(monkeypatch) -> None:
     broken = replace(OBJECTIVES["rlcd"], loss=lambda lp, told: lp.sum(-1) * torch.nan)
-    monkeypatch.setitem(OBJECTIVES, "rlcd", broken)
+    monkeypatch.setitem(_KNOWN, "rlcd", broken)
     with pytest.raises(FloatingPointError, match="'rlcd', step 0"):
         trained(ARMS["rlcd"])
 

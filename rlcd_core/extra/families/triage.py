@@ -62,6 +62,8 @@ READING = TrainConfig(
     eval_every=10,
 )
 READING_ROWS = {"shuffled": 25_600, "fixed": 9_600}
+# Smaller weights at the start, where theory says that the plateau is longer.
+SMALLER_SPREADS, SPREAD_SEEDS = (0.05, 0.025), (0, 1, 2)
 
 # --- Deciding: the arms -----------------------------------------------------------
 
@@ -408,17 +410,23 @@ def end_of_plateau(curve: list[dict[str, float]], level: float = 0.5) -> float:
 
 def triage_examples() -> list[TriageJob]:
     """From random weights: options in fixed and in shuffled order, labels only."""
+    usual = [(READER, o, seed) for o in READING_ROWS for seed in READING_SEEDS]
+    smaller = [
+        (replace(READER, spread=spread), "shuffled", seed)
+        for spread in SMALLER_SPREADS
+        for seed in SPREAD_SEEDS
+    ]
     return [
         TriageJob(
             f"triage-reading-{order}",
             _arm("nll"),
-            replace(READING, outcomes=rows),
+            replace(READING, outcomes=READING_ROWS[order]),
             seed,
             Warmup(rows=0),
+            reader,
             from_base=False,
         )
-        for order, rows in READING_ROWS.items()
-        for seed in READING_SEEDS
+        for reader, order, seed in usual + smaller
     ]
 
 
@@ -427,7 +435,8 @@ def base_job() -> TriageJob:
     return next(
         job
         for job in triage_examples()
-        if (job.task, job.seed) == ("triage-reading-shuffled", BASE_SEED)
+        if (job.task, job.seed, job.reader)
+        == ("triage-reading-shuffled", BASE_SEED, READER)
     )
 
 
