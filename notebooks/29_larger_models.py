@@ -23,15 +23,15 @@
 #
 # **The answer.** Open: of the {res}`29_larger_models:planned` planned runs
 # {res}`29_larger_models:recorded` are recorded, so all that speaks on the question is a table
-# that others published, and on one GPU with an estimated
-# {res}`29_larger_models:a100.low:.1f` to {res}`29_larger_models:a100.high:.1f` hours an arm (A100,
-# {res}`29_larger_models:typical` tokens a prompt) it can be settled with one command.
+# that others published; one run of that protocol would take an estimated
+# {res}`29_larger_models:t4.low:.1f` to {res}`29_larger_models:t4.high:.1f` hours on the smallest GPU
+# considered here (T4, {res}`29_larger_models:typical` tokens a prompt).
 #
 # **After this chapter you can** train the top of a language model on one processor core at a
 # third of the cost and know that it is the same gradient, say what a full fine-tune needs in memory
 # and time before you rent a machine, and start every missing run.
 #
-# **Running time.** A few seconds on one CPU core; nothing is trained but a tiny model.
+# **Running time.** About a quarter of a minute on one CPU core; nothing is trained.
 
 # %% tags=["remove-cell"]
 # Set-up: on Colab this fetches the book; elsewhere it does nothing.
@@ -77,6 +77,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from rlcd_core import plots
+from rlcd_core.arms import ARMS
 from rlcd_core.extra import cost, grid
 from rlcd_core.extra.families import reference, smol
 from rlcd_core.policy.letter import LetterPolicy
@@ -95,7 +96,7 @@ REACHED = (0.4, 0.15)  # assumed shares of the peak
 
 
 def hours(machine: cost.Machine, tokens: int, utilisation: float) -> float:
-    """Of one outcome arm: its steps, eleven evaluations, and the final scoring."""
+    """Of one run of an outcome arm: steps, evaluations on the way, final scoring."""
     evaluations = protocol.steps // protocol.every + 1
     seconds = cost.run_seconds(
         shape,
@@ -110,27 +111,34 @@ def hours(machine: cost.Machine, tokens: int, utilisation: float) -> float:
     return seconds / 3600
 
 
-# %% mystnb={"figure": {"caption": "Estimates, not measurements: one outcome arm of the reference protocol (Qwen3-0.6B-Base, every weight). Above: the memory of each machine, and what training needs (dotted). Below: hours an arm for prompts of 128, 256 and 512 tokens, from 40 % (left) to 15 % (right) of the maker's peak. Logarithmic axes.", "name": "fig-larger-cost"}, "image": {"alt": "Two panels with a row for each of T4, A100 and H200. Above, bars of memory; all three end right of the dotted line of what training needs, the T4 only just. Below, three ranges of hours a row; they grow with the length of prompts, the T4 takes several times as long as the A100, and on the H200 the ranges of short prompts shrink to a point because launching operations sets the time."}} tags=["hide-input"]
-fig, axes = plots.figure(2, height=3.0)
+def span(machine: cost.Machine, tokens: int) -> str:
+    """Hours at the higher and the lower share of the peak; once where they agree."""
+    return " to ".join(
+        dict.fromkeys(f"{hours(machine, tokens, share):.1f}" for share in REACHED)
+    )
+
+
+# %% mystnb={"figure": {"caption": "Estimates, not measurements: one run (one outcome arm, one seed) of the reference protocol, Qwen3-0.6B-Base, every weight. Above: the memory of each machine, and what training needs (dotted). Below: hours a run for prompts of 128, 256 and 512 tokens, from 40 % (left) to 15 % (right) of the maker's peak. Logarithmic axes.", "name": "fig-larger-cost"}, "image": {"alt": "Two panels with a row for each of T4, A100 and H200. Above, bars of memory; all three end right of the dotted line of what training needs, the T4 only just. Below, three ranges of hours a row; they grow with the length of prompts, the T4 takes several times as long as the A100, and on the H200 the ranges of short prompts shrink to a point because launching operations sets the time."}} tags=["hide-input"]
+fig, axes = plots.figure(2, height=3.6, height_ratios=(2, 3))
 rows = np.arange(len(cost.MACHINES))
-axes[0].barh(rows, [m.memory / 1e9 for m in cost.MACHINES], 0.5, color=plots.INK, alpha=0.5)
+axes[0].barh(
+    rows, [m.memory / 1e9 for m in cost.MACHINES], 0.5, color=plots.INK, alpha=0.5
+)
 for row, machine in enumerate(cost.MACHINES):
     plots.note(axes[0], f"{machine.memory / 1e9:.0f} GB", machine.memory / 1e9, row)
 axes[0].axvline(need["total"] / 1e9, color=plots.INK, ls=":")
-plots.note(
-    axes[0], f"needed: {need['total'] / 1e9:.1f} GB", need["total"] / 1e9, -0.62
-)
+plots.note(axes[0], f"needed: {need['total'] / 1e9:.1f} GB", need["total"] / 1e9, -0.62)
 axes[0].set(xscale="log", xlim=(5, 400), xlabel="memory, GB (estimate)")
 for row, machine in enumerate(cost.MACHINES):
-    for place, tokens in zip((-0.25, 0, 0.25), LENGTHS, strict=True):
+    for place, tokens in zip((-0.28, 0, 0.28), LENGTHS, strict=True):
         ends = [hours(machine, tokens, share) for share in REACHED]
         axes[1].plot(ends, [row + place] * 2, color=plots.INK, lw=3, marker="|", ms=7)
         text = f"{tokens} tokens" if row == 0 else f"{tokens}"
-        plots.note(axes[1], text, ends[1], row + place, fontsize=8)
-axes[1].set(xscale="log", xlim=(0.3, 100), xlabel="hours an arm (estimate)")
+        plots.note(axes[1], text, ends[1], row + place)
+axes[1].set(xscale="log", xlim=(0.3, 12), xlabel="hours a run (estimate)")
 for ax in axes:
     ax.set_yticks(rows, [machine.name for machine in cost.MACHINES])
-    ax.set_ylim(len(rows) - 0.5, -0.85)
+    ax.set_ylim(len(rows) - 0.5, -0.9)
     ax.xaxis.set_major_formatter("{x:g}")
 
 # %% [markdown]
@@ -144,7 +152,10 @@ for ax in axes:
 # first three in this order, because each sets the learning rates of the next.
 # :::
 #
-# The table counts the records that came with this page.
+# The three `smol_trec` families train the top layers of SmolLM2 on one source of questions, on a CPU: the
+# first two choose rates on a seed and on validation questions that no result uses, the third is the comparison. `smol_trec_gpu`
+# trains all layers and shuffles the options; `reference` is the published protocol on Qwen3. The table counts the
+# records that came with this page.
 
 # %%
 planned = {
@@ -155,20 +166,16 @@ planned = {
     "reference": len(reference.reference()),
 }
 recorded = {family: len(Store(family).records()) for family in planned}
-with pd.option_context("display.max_colwidth", None):
-    display(
-        pd.DataFrame(
-            {
-                f"rlcd runs {family}": {
-                    "what": grid.first_line(grid.FAMILIES[family]),
-                    "wants": "a GPU" if family in grid.ON_GPU else "a CPU",
-                    "runs": runs,
-                    "recorded": recorded[family],
-                }
-                for family, runs in planned.items()
-            }
-        ).T
-    )
+pd.DataFrame(
+    {
+        f"rlcd runs {family}": {
+            "wants": "a GPU" if family in grid.ON_GPU else "a CPU",
+            "runs": runs,
+            "recorded": recorded[family],
+        }
+        for family, runs in planned.items()
+    }
+).T
 
 # %% [markdown]
 # The small end of the question has an answer: {doc}`20_rater_bandit` trains a decision head on
@@ -288,11 +295,13 @@ for name, weight in top.letter.model.named_parameters():
     else:
         untouched.append(weight.grad is None)
 p = {name: found.detach().exp() for name, found in log_p.items()}
-print("rows differ from each other by", f"{p['whole'].std(0).max():.2f}", "at most")
-print("probabilities equal to 1e-5:  ", bool((p["whole"] - p["top"]).abs().max() < 1e-5))
-print("gradients compared:           ", len(off))
-print("each equal to 1e-4 of its max:", max(off) < 1e-4)
-print("frozen weights without one:   ", all(untouched), f"({len(untouched)})")
+print("answers depend on the question:", bool(p["whole"].std(0).max() > 0.02))
+print(
+    "probabilities equal to 1e-5:   ", bool((p["whole"] - p["top"]).abs().max() < 1e-5)
+)
+print("gradients compared:            ", len(off))
+print("each equal to 1e-4 of its max: ", bool(np.max(off) < 1e-4))
+print("frozen weights without one:    ", all(untouched), f"({len(untouched)})")
 
 # %% [markdown]
 # And the products, as torch counts them (matrices only, attention's own kernel is not counted):
@@ -321,9 +330,9 @@ pd.DataFrame(
 # comparison for two kinds of models, tied and untied, and let ten optimiser steps end at the same policy
 # (`tests/test_policy_top.py`).
 #
-# On SmolLM2 a third of the products makes an estimated {res}`29_larger_models:top_seconds:.1f` seconds a step of
+# On SmolLM2 a third of the products would make an estimated {res}`29_larger_models:top_seconds:.1f` seconds a step of
 # the measured {res}`29_larger_models:step_seconds:.1f`, and the
-# {res}`29_larger_models:smol_runs` runs of `smol_trec` an estimated
+# {res}`29_larger_models:smol_runs` runs of `smol_trec` would take an estimated
 # {res}`29_larger_models:smol_hours:.0f` hours of one core. Products there run in bfloat16, which a
 # processor may do faster or slower than the float32 that was measured.
 #
@@ -405,8 +414,8 @@ pd.DataFrame(
 ).T
 
 # %% [markdown]
-# The largest errors are {res}`29_larger_models:time_error:.0%` in time, always too long, and
-# {res}`29_larger_models:memory_error:.0%` in memory, always too little. That validates the counting, on one
+# The largest errors are {res}`29_larger_models:time_error:.0%` in time and
+# {res}`29_larger_models:memory_error:.0%` in memory. That validates the counting, on one
 # processor, in float32, for one model. It does not validate a GPU: the peaks below are the maker's,
 # the share of it that is reached is assumed to lie between 15 and 40 %, and a launch is assumed to take 8
 # microseconds. **Every number of the next table is an estimate; nobody has run it here.** Memory is
@@ -419,8 +428,8 @@ pd.DataFrame(
             "memory sold, GB": f"{machine.memory / 1e9:.0f}",
             "memory needed, GB (estimate)": f"{need['total'] / 1e9:.1f}",
             **{
-                f"hours an arm, {tokens} tokens a prompt (estimate)": " to ".join(
-                    f"{hours(machine, tokens, share):.1f}" for share in REACHED
+                f"hours a run, {tokens} tokens a prompt (estimate)": span(
+                    machine, tokens
                 )
                 for tokens in LENGTHS
             },
@@ -430,9 +439,10 @@ pd.DataFrame(
 )
 
 # %% [markdown]
-# A T4 is tight: if the memory error above were the same there, it would need
-# {res}`29_larger_models:worst_memory:.1f` GB of the 16 sold. Halve the micro-batch if it fails; that changes memory and time,
-# not what is learned.
+# A T4 is tight: if the formula fell as short there as in the worst row above, the longest prompts would need
+# {res}`29_larger_models:worst_memory:.1f` GB. Halve the micro-batch if it fails; that changes memory and time,
+# not what is learned. On the A100 and the H200 two prompts at a time leave the processor waiting for the next
+# operation: there the estimate is mostly the time of launches, and a larger micro-batch shortens it.
 
 # %% tags=["remove-cell"]
 base = measured["measured"]["base"]
@@ -445,7 +455,7 @@ def smol_seconds() -> float:
     """One core's estimate for `smol_trec`: warm-up, steps, scoring before and after."""
     total = 0.0
     for name in smol.ARM_NAMES:
-        group = reference.ARMS[name].group_size if name != "warmup" else 1
+        group = ARMS[name].group_size if name != "warmup" else 1
         steps = 0 if name == "warmup" else smol.STEPS
         prompts = 2 * smol.WARMUP_ROWS + steps * smol.OUTCOMES_PER_STEP // group
         scored = 2 * (smol.ROWS["validation"] + smol.ROWS["test"])
@@ -460,8 +470,9 @@ worst = {
     what: max(abs(row[what]) for row in predicted.values())
     for what in ("time", "memory")
 }
+shortfall = min(row["memory"] for row in predicted.values())
 typical = 256
-a100 = next(machine for machine in cost.MACHINES if machine.name == "A100")
+t4 = cost.MACHINES[0]
 save_numbers(
     "29_larger_models",
     {
@@ -470,8 +481,8 @@ save_numbers(
         "planned": sum(planned.values()),
         "recorded": sum(recorded.values()),
         "typical": typical,
-        "a100": {
-            end: hours(a100, typical, share)
+        "t4": {
+            end: hours(t4, typical, share)
             for end, share in zip(("low", "high"), REACHED, strict=True)
         },
         "step_seconds": base["seconds"],
@@ -483,7 +494,7 @@ save_numbers(
         "smol_hours": smol_seconds() / 3600,
         "time_error": worst["time"],
         "memory_error": worst["memory"],
-        "worst_memory": need["total"] / (1 - worst["memory"]) / 1e9,
+        "worst_memory": need["total"] / (1 + shortfall) / 1e9,
         "micro_batch": protocol.micro_batch,
         "every": protocol.every,
     },
@@ -512,7 +523,7 @@ save_numbers(
 #
 # ## What would change my mind
 #
-# My guess is that the main divide holds, because the reason for it is an identity in $p$ and not a
+# The guess of this book is that the main divide holds on larger models, because the reason for it is an identity in $p$ and not a
 # property of the model ({doc}`01_identity`). A guess is not a result.
 #
 # :::{admonition} Limits, and what would speak against the guess

@@ -180,8 +180,9 @@ def _parse(row: Mapping[str, Any], questions: Mapping[str, Question]) -> Decisio
         right = float(action == label)
         if outcome not in (None, right):
             raise LogError(
-                f"outcome {outcome:g} contradicts the label {told['label']!r} of action "
-                f"{told['action']!r}: correct one of them, or leave the outcome empty"
+                f"outcome {outcome:g} contradicts the label {told['label']!r} of "
+                f"action {told['action']!r}: correct one of them, or leave the outcome "
+                "empty"
             )
         outcome = right
     return Decision(

@@ -82,7 +82,7 @@ ARM_NAMES = (
     "verdict_nll",
     "rlvr_loo",
 )
-RATES = (1e-4, 3e-4, 1e-3, 3e-3)
+RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 TUNING_SEEDS = (100, 101)
 FRESH_SEEDS = (200, 201, 202, 203, 204)
 
