@@ -293,8 +293,8 @@ pd.DataFrame(rows, index=options).T.round(3)
 # %% [markdown]
 # *Neutral* is said by {res}`28_preferences:mix.said:.0%` about either kind, and the ranking loss makes
 # it {res}`28_preferences:mix.pl:.0%`: on both kinds it is the usual *second* choice, and one
-# utility cannot be low for first places and high for second ones. Wherever options have an
-# order, the middle is everybody's second choice, so rankings push probability to the middle.
+# utility cannot be low for first places and high for second ones. Where options have
+# an order, the middle tends to be everybody's second choice, and rankings push probability there.
 #
 # ## What an answer is worth
 #
@@ -368,8 +368,8 @@ pd.DataFrame(worth).T.round(3)
 # The head of {doc}`20_rater_bandit` starts from scratch, without warm-up, on the film reviews. Each
 # optimiser step spends {res}`28_preferences:bits_step` bits in whatever form, and there are
 # {res}`28_preferences:steps` steps. Each form has its own rate out of
-# {res}`28_preferences:rates`, chosen on three seeds that appear in no result, by validation Brier
-# score; counted forms by accuracy, as RLVR is, since by Brier they would choose hardly to learn.
+# {res}`28_preferences:rates`, chosen on three seeds that appear in no result: by validation Brier score,
+# and counted forms, whose probabilities are of another event, by validation accuracy.
 # *People* are those who must be heard one by one for a drawn answer; for counted answers the
 # crowd of a text is added up each time the text comes by.
 
@@ -389,7 +389,7 @@ def table(task):
             for m in ("accuracy", "brier", "ece", "gap")
         }
         rows[labels[n]] = {
-            "accuracy": f"{found['accuracy'].mean():.3f}",
+            "acc.": f"{found['accuracy'].mean():.3f}",
             "Brier": cell(found["brier"], 4),
             "ECE": cell(found["ece"]),
             "gap": f"{found['gap'].mean():.3f}",
@@ -671,10 +671,19 @@ save_numbers(
         "verdicts": int(cal.sum()),
     },
 )
-display = ["T, log loss", "T, Brier", "ECE", "ECE, log loss", "ECE, Brier"]
+display = {
+    "T, log loss": "T, log loss",
+    "T, Brier": "T, Brier",
+    "ECE": "ECE before",
+    "ECE, log loss": "after, log loss",
+    "ECE, Brier": "after, Brier",
+}
 pd.DataFrame(
     {
-        labels[n]: {h: f"{row[h]:.{2 if h[0] == 'T' else 3}f}" for h in display}
+        labels[n]: {
+            title: f"{row[h]:.{2 if h[0] == 'T' else 3}f}"
+            for h, title in display.items()
+        }
         for n, row in heat.items()
     }
 ).T

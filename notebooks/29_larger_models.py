@@ -150,6 +150,8 @@ for ax in axes:
 # one. **Question 8 of the book's protocol, whether the ordering found on small policies holds on
 # larger models, is therefore open here.** `rlcd runs FAMILY` records a family of the table; the
 # first three in this order, because each sets the learning rates of the next.
+# Whoever has run one takes its name out of `NEVER_RUN` in `rlcd_core/extra/families`; until then
+# the package refuses to hand out its records.
 # :::
 #
 # The three `smol_trec` families train the top layers of SmolLM2 on one source of questions, on a CPU: the
@@ -348,7 +350,7 @@ pd.Series(asdict(protocol)).rename("reference protocol").to_frame()
 # %% [markdown]
 # The warm-up learns from the first `warmup_rows` rows, once. Outcome arms and the full-label oracle train on the rows from
 # `label_rows` on; the supervised controls on labels of the rows before. Training stops when validation accuracy has
-# fallen by a tenth three times running, the model is loaded at a pinned revision, and each arm has
+# fallen by a tenth at three evaluations running, the model is loaded at a pinned revision, and each arm has
 # three seeds. One command an arm:
 
 # %%

@@ -225,7 +225,7 @@ def preferences_tuning() -> list[PreferenceJob]:
 def tuned(task: str, name: str) -> TrainConfig:
     """The rate that an arm's own rule chooses on validation rows.
 
-    Counted preferences would, judged by Brier, choose hardly to learn, as RLVR would:
+    Counted preferences give probabilities of another event (is it the favourite?), so
     they are chosen by validation accuracy, every other form by validation Brier.
 
     Raises

@@ -61,7 +61,7 @@ READING = TrainConfig(
     final_rate=1.0,
     eval_every=10,
 )
-READING_ROWS = {"shuffled": 25_600, "fixed": 9_600}
+READING_ROWS = {"fixed": 9_600, "shuffled": 25_600}
 # Smaller weights at the start, where theory says that the plateau is longer.
 SMALLER_SPREADS, SPREAD_SEEDS = (0.05, 0.025), (0, 1, 2)
 
