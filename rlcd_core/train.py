@@ -102,6 +102,8 @@ class TrainConfig:
     ``outcomes`` is the budget in revealed bits (for label arms: labels), and
     ``outcomes_per_step`` the batch, so that arms with groups take the same number of
     optimiser steps on the same number of outcomes and differ in distinct questions.
+    ``checkpoint_every`` is the number of steps between checkpoints, 0 leaves it to the
+    measured time (`Saving`).
 
     Each batch of fresh outcomes may be followed by ``replays`` further steps on batches
     that were heard before, drawn at random, with the actions and outcomes of then. They

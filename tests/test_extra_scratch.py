@@ -192,7 +192,13 @@ def test_a_start_without_labels_is_the_policy_as_it_was_made(task, monkeypatch) 
     triage._prepared.cache_clear()
     config = replace(triage.READING, outcomes=128, eval_every=0)
     job = triage.TriageJob(
-        "small", triage._arm("nll"), config, 0, Warmup(rows=0), SMALL
+        "small",
+        triage._arm("nll"),
+        config,
+        0,
+        Warmup(rows=0),
+        SMALL,
+        from_base=False,
     )
     record, p = job.train("live")
     assert record.config == job.full_config()
@@ -216,7 +222,7 @@ def test_supervised_continuation_meets_no_new_row(task, monkeypatch, tmp_path) -
     start = Warmup(rows=64, epochs=1, batch=64)
     used = {}
     for one in (triage.SUPERVISED, triage._arm("nll")):
-        job = triage.TriageJob("small", one, config, 0, start, SMALL)
+        job = triage.TriageJob("small", one, config, 0, start, SMALL, from_base=False)
         record, _ = job.train("live")
         assert record.config == job.full_config()
         used[one.name] = record.used["prompts"]
