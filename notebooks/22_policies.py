@@ -649,17 +649,82 @@ pd.DataFrame(rows).T
 # often right. This is a starting point for training and no verdict on language models: the head has seen labels
 # and they have not.
 #
+# ## More options than letters
+#
+# After Z the labels go on with AA, AB and so on, as far as they are single tokens: {res}`22_policies:label_count` labels for this model. Two
+# tasks with many options, each list in random order so that no place is better than another: the {res}`22_policies:many.trec_fine.options` fine kinds of
+# the TREC questions, and {res}`22_policies:many.wordnet.options` nouns of which one fits a WordNet definition {cite:p}`fellbaum1998` (single words
+# that do not occur in the definition; the nouns asked about are none of those that the head learnt from). Prompts hold up to
+# {res}`22_policies:many.wordnet.tokens` tokens, so the limit of 512 that training runs keep does not apply here. The head
+# had {res}`22_policies:many.labels` labels of the same task.
+
+# %% tags=["hide-input"]
+many = {}
+for name, text in (
+    ("trec_fine", "TREC, fine"),
+    ("wordnet", "WordNet nouns"),
+):
+    found = record["many"][name]
+    label, by_letter, by_head = (
+        np.array(found[key]) for key in ("label", "letter", "head")
+    )
+    whole_test = found["head_all"]
+    many[f"{text}, {found['options']} options"] = {
+        "chance": f"{1 / found['options']:.3f}",
+        "letters": out_of(int((by_letter == label).sum()), found["n"]),
+        "commonest place": out_of(
+            int(np.bincount(by_letter).max()), found["n"]
+        ),
+        "head": out_of(int((by_head == label).sum()), found["n"]),
+        "head, all test rows": out_of(whole_test["right"], whole_test["n"]),
+    }
+pd.DataFrame(many)
+
+# %% [markdown]
+# Read the second and the third row together: in shuffled lists a policy that always takes one place is right as often as
+# chance. The head sees neither letters nor places, and its answer costs one product more per option; a prompt that lists
+# all options grows with every one of them, and so does the work of reading it.
+#
+# ## A posterior that is known
+#
+# The synthetic tickets of {doc}`21_data` have right probabilities by construction. `known_posterior` asks any policy fresh ones of three kinds: the
+# cues of one department (the right answer has probability 1), of two departments that are equally likely (.5), and a ticket
+# that is escalated with probability .9. Below: mean largest probability and mean total variation from the true
+# posterior, with 95 % bootstrap intervals; {res}`22_policies:known_n.letter` tickets of each kind for the letters of the untrained language model,
+# {res}`22_policies:known_n.head` for a head that saw {res}`22_policies:tickets` labelled tickets.
+
+# %% tags=["hide-input"]
+kinds = {
+    "one_cue": "one cue",
+    "two_cues": "two equal cues",
+    "escalate": "escalate",
+}
+known_rows = {}
+for row in zip(*record["known"].values(), strict=True):
+    named = dict(zip(record["known"], row, strict=True))
+    told_about = {"ideal": f"{row[0]['ideal']:.2f}"}
+    for name, check in named.items():
+        for key, text in (("confidence", "max p"), ("distance", "TV")):
+            told_about[f"{name}, {text}"] = cell(Interval(**check[key]))
+    known_rows[kinds[row[0]["kind"]]] = told_about
+pd.DataFrame(known_rows)
+
+# %% [markdown]
+# Accuracy alone cannot pass here. Whoever is always sure is right as often as anybody on two equal cues, and half of
+# the way from the truth. Any policy goes through this probe in one call, trained or not, before and after a run.
+#
 # ## The battery
 #
 # `rlcd_core.evaluate.battery` puts any policy through the same checks. Four have a limit and must pass. The rest
 # measure, among them the five predictions of the Plackett–Luce view: order does not matter; a yes/no question about a
-# pair agrees with the choice between the two (*binary equivalence*); the share of a in a and b is the same in the full
+# pair agrees with the choice between the two (*binary equivalence*, asked both as "a rather than b" and as "b rather than a";
+# *wordings* is how far the two are apart, since a policy that likes to say "true" cannot agree with both); the share of a in a and b is the same in the full
 # list as in the pair (*pairwise consistency*) and with one option more (*irrelevant alternatives*), each as the mean difference of
 # $p_a / (p_a + p_b)$; and calibration. 0 means that a prediction holds exactly. On {res}`22_policies:battery_n` questions:
 
 # %%
 columns = {}
-for name in ("head", "letter"):
+for name in ("head", "spans", "letter"):
     for check in record["battery"][name]:
         value = f"{check['value']:.2g}" if check["value"] else "0"
         if check["limit"] is not None:
@@ -672,7 +737,7 @@ pd.DataFrame(columns).rename_axis("check")
 
 # %% [markdown]
 # The head holds order, pairs and irrelevant alternatives to rounding, as it must. Binary equivalence it misses by
-# far more than the letter readout does: "true" and "false" are options that it never saw in training, nothing
+# more than the letter readout does: "true" and "false" are options that it never saw in training, nothing
 # ties them to the choice, and a head that is to answer yes/no questions has to be trained on some. The letter readout
 # holds none of the five. Its small gaps in the middle rows are no virtue: a policy that hardly reads the options hardly
 # changes when they change. That options influence each other is no defect of code; for NOTA they must. The defect of the
@@ -725,6 +790,26 @@ save_numbers(
             "low": float(confidence.min()),
             "high": float(confidence.max()),
         },
+        "label_count": len(letter.labels),
+        "many": {
+            "labels": f"{record['many']['wordnet']['head_labels']:,}",
+            **{
+                name: {
+                    "options": told_many["options"],
+                    "tokens": told_many["tokens"],
+                    "place": float(
+                        np.bincount(told_many["letter"]).max() / told_many["n"]
+                    ),
+                    "head": told_many["head_all"]["accuracy"],
+                }
+                for name, told_many in record["many"].items()
+            },
+        },
+        "known_n": {
+            name: rows[0]["confidence"]["n"]
+            for name, rows in record["known"].items()
+        },
+        "tickets": f"{record['tickets']:,}",
     },
 )
 

@@ -580,5 +580,4 @@ def test_the_command_scores_and_refuses_in_one_line(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, [*command, "--on-error", "keep"])
     assert result.exit_code == 0, result.stderr
     assert "11 rows, 2 by an earlier run, 8 errors" in result.stdout
-    assert "in.jsonl" in result.stderr  # the bar
     assert len(rows_of(target)) == 11
