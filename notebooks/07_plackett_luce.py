@@ -600,8 +600,8 @@ _ = ax.set(
 #
 # A readout of letters has none of these three by construction. A battery that everything passes is worthless. So the trained head is bent in three ways, each of
 # which should break its own columns *and no others*: a liking for the first places of
-# the list, as letter readouts have ({doc}`30_ask` measures one that flips
-# {res}`30_ask:flips:.0%` of its answers); a temperature that grows with the number of options; and
+# the list, as letter readouts have ({doc}`40_ask` measures one that flips
+# {res}`40_ask:flips:.0%` of its answers); a temperature that grows with the number of options; and
 # plain timidity. The first is also averaged over all orders, which should mend it. A bent policy is a few lines, since two methods make a policy:
 
 

@@ -769,4 +769,4 @@ for shift, low_share, high_share in ((0.0, 0, 0.065), (0.08, 0.8, 1)):
 # {cite:t}`wilson1927` takes four pages; {cite:t}`brown2001` compare the intervals and say why the simplest fails.
 # {cite:t}`robbins1970` and {cite:t}`howard2021` on looking at any time. {cite:t}`kumar2019` ask how many
 # samples an estimate of the calibration error needs, and {cite:t}`dimitriadis2021` give bands for whole diagrams.
-# What to do with a number once it can be trusted is the subject of {doc}`31_gates`.
+# What to do with a number once it can be trusted is the subject of {doc}`41_gates`.

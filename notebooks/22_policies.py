@@ -1001,4 +1001,4 @@ print("names: symmetric; letters: right in one order, wrong in the other")
 # {cite:t}`zheng2024` on letters and their prior, with a remedy that needs few permutations; {cite:t}`robinson2023`
 # for letters over verbatim scoring in large models; {cite:t}`holtzman2021` on why the likeliest string is not the best answer;
 # {cite:t}`zhao2021` on calibrating a prompt before use. The theory of symmetric heads is {doc}`07_plackett_luce`. The same
-# policies answer several questions about one text in {doc}`30_ask`.
+# policies answer several questions about one text in {doc}`40_ask`.

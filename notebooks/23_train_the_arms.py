@@ -32,7 +32,7 @@
 #
 # **Running time.** Half a minute on one CPU core; one small run is trained live, the others are found in
 # the records. With `profile = "cpu"` the page trains them all again, with `profile = "gpu"` it
-# fine-tunes Qwen3-0.6B-Base ({doc}`29_larger_models` estimates for how long).
+# fine-tunes Qwen3-0.6B-Base ({doc}`30_larger_models` estimates for how long).
 
 # %% tags=["remove-cell"]
 # Set-up: on Colab this fetches the book; elsewhere it does nothing.
@@ -354,7 +354,7 @@ trained("rlcd_std")
 # `trained` takes any name of the table of arms. What these numbers say about the arms is the subject of
 # {doc}`24_what_happened`.
 #
-# **The larger models** have families of their own ({doc}`29_larger_models`). This is their state in the
+# **The larger models** have families of their own ({doc}`30_larger_models`). This is their state in the
 # records that came with this page:
 
 # %%

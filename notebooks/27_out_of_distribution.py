@@ -192,7 +192,7 @@ pd.DataFrame(
 # %% [markdown]
 # ## A promise that does not travel
 #
-# {doc}`31_gates` tests a threshold so that, with probability .9 over the draw of the test, at most a
+# {doc}`41_gates` tests a threshold so that, with probability .9 over the draw of the test, at most a
 # fifth of the acts is wrong. Here the threshold is tested on half of the film test texts, once a seed
 # (one verdict a text), and then used elsewhere, where nothing was tested.
 
@@ -422,5 +422,5 @@ pd.Series(
 # %% [markdown]
 # ## Further reading
 #
-# {doc}`02_calibration` defines what is measured here; {doc}`31_gates` the promise that is broken;
+# {doc}`02_calibration` defines what is measured here; {doc}`41_gates` the promise that is broken;
 # {cite:t}`guo2017` temperature scaling.

@@ -23,8 +23,8 @@
 # **Answer.** Act where the expected cost of acting is the lowest, which takes honest
 # probabilities; or choose the threshold by testing it on held-out outcomes, which takes
 # none: on the film reviews, with a promise of at most .2 wrong that holds with
-# probability .9, RLCD may act on {res}`31_gates:again.rlcd.0_2.share:.0%` of the texts and
-# RLVR on {res}`31_gates:again.rlvr.0_2.share:.0%` (means over ten calibrations).
+# probability .9, RLCD may act on {res}`41_gates:again.rlcd.0_2.share:.0%` of the texts and
+# RLVR on {res}`41_gates:again.rlvr.0_2.share:.0%` (means over ten calibrations).
 #
 # **After this page you can** turn costs into thresholds, say what a threshold on confidence
 # does and does not bound, answer "how much can I automate?" with one call, and name the
@@ -141,7 +141,7 @@ _ = ax.set(xlabel="share acted on", ylabel="error among acts")
 
 # %% tags=["remove-cell"]
 save_numbers(
-    "31_gates",
+    "41_gates",
     {
         "first": {
             a: {
@@ -163,10 +163,10 @@ save_numbers(
 # *"I was charged twice; please return one payment."* The policy proposes a refund and states .93
 # that this is right. Three answers are possible:
 #
-# - **act**: refund. If it was wrong, {res}`31_gates:cost.wrong` euros are gone;
-# - **escalate**: a person looks, who is right, for {res}`31_gates:cost.escalate` euros;
+# - **act**: refund. If it was wrong, {res}`41_gates:cost.wrong` euros are gone;
+# - **escalate**: a person looks, who is right, for {res}`41_gates:cost.escalate` euros;
 # - **abstain**: do nothing. If the refund was due, an angry customer costs
-#   {res}`31_gates:cost.missed` euros; if it was not, nothing is lost.
+#   {res}`41_gates:cost.missed` euros; if it was not, nothing is lost.
 
 # %%
 costs = Costs(wrong=20, escalate=2, missed=8)
@@ -177,7 +177,7 @@ for stated in (0.93, 0.6, 0.1):
 
 # %% tags=["remove-cell"]
 save_numbers(
-    "31_gates",
+    "41_gates",
     {
         "cost": {
             "wrong": costs.wrong,
@@ -216,7 +216,7 @@ save_numbers(
 # $e$ is less. $\square$
 # :::
 
-# %% mystnb={"figure": {"caption": "Expected cost of the three answers by the chance that the act is right. The cheapest answer changes at {res}`31_gates:cost.abstain` and at {res}`31_gates:cost.act`.", "name": "fig-gates-costs"}, "image": {"alt": "Three straight lines of expected cost against chance: abstain rises from 0 to 8, escalate is level at 2, act falls from 20 to 0. The lower envelope is abstain up to 0.25, escalate up to 0.9, act above."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Expected cost of the three answers by the chance that the act is right. The cheapest answer changes at {res}`41_gates:cost.abstain` and at {res}`41_gates:cost.act`.", "name": "fig-gates-costs"}, "image": {"alt": "Three straight lines of expected cost against chance: abstain rises from 0 to 8, escalate is level at 2, act falls from 20 to 0. The lower envelope is abstain up to 0.25, escalate up to 0.9, act above."}} tags=["hide-input"]
 fig, ax = plots.figure(height=3.3)
 chance = np.linspace(0, 1, 201)
 lines = {
@@ -271,7 +271,7 @@ decided = gate.decide(v)
 paid = np.where(decided == "act", costs.wrong * (1 - c), person)
 spread = paid.std() / math.sqrt(len(v))
 save_numbers(
-    "31_gates",
+    "41_gates",
     {
         "cost_z": float((paid.mean() - exact) / spread),
         "cost_honest": float(paid.mean()),
@@ -280,9 +280,9 @@ save_numbers(
 )
 
 # %% [markdown]
-# (The simulated mean lies {res}`31_gates:cost_z:.1f` standard errors from the expected one.) A policy that knows
-# just as much but inflates its confidence pays {res}`31_gates:cost_boast:.2f` instead of
-# {res}`31_gates:cost_honest:.2f`, more than the {res}`31_gates:cost.escalate` of asking a person every time. This is the
+# (The simulated mean lies {res}`41_gates:cost_z:.1f` standard errors from the expected one.) A policy that knows
+# just as much but inflates its confidence pays {res}`41_gates:cost_boast:.2f` instead of
+# {res}`41_gates:cost_honest:.2f`, more than the {res}`41_gates:cost.escalate` of asking a person every time. This is the
 # case for training honest probabilities: costs may differ from case to case and change tomorrow, and honest numbers
 # can be used with all of them.
 #
@@ -340,16 +340,16 @@ wrongs = {
     n: float((1 - c[x >= 1 - alpha]).mean()) for n, x in (("honest", v), ("boast", boast))
 }
 save_numbers(
-    "31_gates",
+    "41_gates",
     {"world": {"alpha": alpha, "oracle": oracle, "share": shares, "wrong": wrongs}},
 )
 
 # %% [markdown]
-# Honest: {res}`31_gates:world.wrong.honest:.3f` wrong where {res}`31_gates:world.alpha` was allowed, and
-# {res}`31_gates:world.share.honest:.2f` of the work done where {res}`31_gates:world.oracle:.2f` was possible. Inflated:
-# {res}`31_gates:world.wrong.boast:.3f` wrong. {numref}`fig-gates-movie` shows both on real text: from .8 up RLCD is wrong in
-# {res}`31_gates:first.rlcd.naive.error:.2f` of its acts, RLVR, which states .8 or more for
-# {res}`31_gates:first.rlvr.naive.share:.0%` of all texts, in {res}`31_gates:first.rlvr.naive.error:.2f`.
+# Honest: {res}`41_gates:world.wrong.honest:.3f` wrong where {res}`41_gates:world.alpha` was allowed, and
+# {res}`41_gates:world.share.honest:.2f` of the work done where {res}`41_gates:world.oracle:.2f` was possible. Inflated:
+# {res}`41_gates:world.wrong.boast:.3f` wrong. {numref}`fig-gates-movie` shows both on real text: from .8 up RLCD is wrong in
+# {res}`41_gates:first.rlcd.naive.error:.2f` of its acts, RLVR, which states .8 or more for
+# {res}`41_gates:first.rlvr.naive.share:.0%` of all texts, in {res}`41_gates:first.rlvr.naive.error:.2f`.
 #
 # ## Learn, then test
 #
@@ -436,8 +436,8 @@ print(f"mass {total:.6f}, chance to fail {fails:.4f}, allowed {delta}")
 assert abs(total - 1) < 1e-12 and fails <= delta
 
 # %% [markdown]
-# **By simulation,** at a size one might have: {res}`31_gates:sim.n:,` resolved decisions, $\alpha = .05$, $\delta = .1$, and
-# {res}`31_gates:sim.draws:,` calibration sets from the honest world.
+# **By simulation,** at a size one might have: {res}`41_gates:sim.n:,` resolved decisions, $\alpha = .05$, $\delta = .1$, and
+# {res}`41_gates:sim.draws:,` calibration sets from the honest world.
 
 # %%
 n_cal, draws = 2000, 1000
@@ -469,7 +469,7 @@ pd.DataFrame(
     }
 ).round(3)
 
-# %% mystnb={"figure": {"caption": "True error among acts over {res}`31_gates:sim.draws:,` calibration sets of {res}`31_gates:sim.n:,` rows. The lowest threshold that looks good breaks the rule (dotted) about every other time, the tested one in {res}`31_gates:sim.exceed_share:.1%`; .95 never, and leaves the work undone.", "name": "fig-gates-promise"}, "image": {"alt": "Two histograms of true error. The red one, lowest threshold that looks good, is centred on the dotted line at 0.05. The blue one, tested thresholds, lies mostly between 0.03 and 0.05 with about a twelfth beyond. A grey line at 0.017 marks the threshold 0.95."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "True error among acts over {res}`41_gates:sim.draws:,` calibration sets of {res}`41_gates:sim.n:,` rows. The lowest threshold that looks good breaks the rule (dotted) about every other time, the tested one in {res}`41_gates:sim.exceed_share:.1%`; .95 never, and leaves the work undone.", "name": "fig-gates-promise"}, "image": {"alt": "Two histograms of true error. The red one, lowest threshold that looks good, is centred on the dotted line at 0.05. The blue one, tested thresholds, lies mostly between 0.03 and 0.05 with about a twelfth beyond. A grey line at 0.017 marks the threshold 0.95."}} tags=["hide-input"]
 fig, ax = plots.figure(height=3.4)
 edges = np.linspace(0.01, 0.075, 53)
 for shares_, color in ((lucky, RED), (tested, BLUE)):
@@ -489,7 +489,7 @@ for level in (0.02, 0.05, 0.1):
         got = [act_on(learn_then_test(*world(rng, size), level).gate) for _ in range(100)]
         by_size[level, size] = np.mean(got) / math.sqrt(6 * level), np.mean(np.equal(got, 0))
 save_numbers(
-    "31_gates",
+    "41_gates",
     {
         "sim": {
             "n": n_cal,
@@ -513,9 +513,9 @@ save_numbers(
 )
 
 # %% [markdown]
-# {res}`31_gates:sim.exceed` of {res}`31_gates:sim.draws:,` sets broke the rule (130 is the 99.9 % quantile if the chance were exactly
-# $\delta$), and the tested gate did {res}`31_gates:sim.of_oracle:.0%` of what the oracle could. The naive one, in the one case where
-# it is safe, did {res}`31_gates:sim.strict_of_oracle:.0%`. What does a promise cost at other sizes? Share of the oracle's, mean over
+# {res}`41_gates:sim.exceed` of {res}`41_gates:sim.draws:,` sets broke the rule (130 is the 99.9 % quantile if the chance were exactly
+# $\delta$), and the tested gate did {res}`41_gates:sim.of_oracle:.0%` of what the oracle could. The naive one, in the one case where
+# it is safe, did {res}`41_gates:sim.strict_of_oracle:.0%`. What does a promise cost at other sizes? Share of the oracle's, mean over
 # 100 calibration sets:
 
 # %%
@@ -529,14 +529,14 @@ pd.DataFrame(
 ).round(2)
 
 # %% [markdown]
-# **Where it falls short.** With few rows the tested gate often never acts. At error .02 even {res}`31_gates:least.0_02` flawless acts are the
-# least that can show anything; with 500 rows {res}`31_gates:small_none.0_02_500:.0%` of the gates stay shut, and .8 of the oracle's share takes
+# **Where it falls short.** With few rows the tested gate often never acts. At error .02 even {res}`41_gates:least.0_02` flawless acts are the
+# least that can show anything; with 500 rows {res}`41_gates:small_none.0_02_500:.0%` of the gates stay shut, and .8 of the oracle's share takes
 # about 4,000 rows at .02, 1,000 at .05 and 500 at .1. This is no weakness of the method so much as of the data: {doc}`10_how_many_outcomes` counts
 # the same way.
 #
 # ## How much can each arm automate?
 #
-# Back to the films. The calibration half holds {res}`31_gates:half:,` texts, each with *one* rater's verdict; the other half, with all its
+# Back to the films. The calibration half holds {res}`41_gates:half:,` texts, each with *one* rater's verdict; the other half, with all its
 # raters, tells what is true. One call answers the manager:
 
 # %%
@@ -606,7 +606,7 @@ gain = {
 every = np.concatenate([np.c_[result[k, a], np.full(10, a)] for k, a in result])
 acting = np.isfinite(every[:, 1])
 save_numbers(
-    "31_gates",
+    "41_gates",
     {
         "table": table,
         "gain": {k: x.estimate for k, x in gain.items()},
@@ -642,7 +642,7 @@ for draw in range(10):
 again = {k: np.array(x) for k, x in again.items()}
 rate = seed_interval([np.mean(x) for x in broken])
 save_numbers(
-    "31_gates",
+    "41_gates",
     {
         "again": {
             a: {
@@ -664,23 +664,23 @@ save_numbers(
 )
 
 # %% [markdown]
-# - **The promise holds for every arm, calibrated or not.** Of {res}`31_gates:gates_acting` gates that act,
-#   {res}`31_gates:gates_over` err more than promised on the other half. (They share one calibration draw, so this is closer to one
-#   trial than to {res}`31_gates:gates_acting`; and the other half is itself a sample.)
-# - **What honest training buys is not safety but work done.** RLCD may automate {res}`31_gates:gain.0_2:.2f`
-#   {res}`31_gates:gain_interval.0_2:.2f` more of all texts than RLVR at .2 and {res}`31_gates:gain.0_15:.2f` {res}`31_gates:gain_interval.0_15:.2f`
+# - **The promise holds for every arm, calibrated or not.** Of {res}`41_gates:gates_acting` gates that act,
+#   {res}`41_gates:gates_over` err more than promised on the other half. (They share one calibration draw, so this is closer to one
+#   trial than to {res}`41_gates:gates_acting`; and the other half is itself a sample.)
+# - **What honest training buys is not safety but work done.** RLCD may automate {res}`41_gates:gain.0_2:.2f`
+#   {res}`41_gates:gain_interval.0_2:.2f` more of all texts than RLVR at .2 and {res}`41_gates:gain.0_15:.2f` {res}`41_gates:gain_interval.0_15:.2f`
 #   more at .15 (95 % over seeds), because it *orders* them better. Verdict NLL does as well as RLCD or better, once more.
-# - **At .1 no arm has much to offer.** RLCD may act on {res}`31_gates:table.rlcd.0_1.share:.2f`; for RLVR
-#   {res}`31_gates:table.rlvr.0_1.never` of ten gates stay shut. People disagree about films, and a thousand verdicts show no more.
+# - **At .1 no arm has much to offer.** RLCD may act on {res}`41_gates:table.rlcd.0_1.share:.2f`; for RLVR
+#   {res}`41_gates:table.rlvr.0_1.never` of ten gates stay shut. People disagree about films, and a thousand verdicts show no more.
 # - **One calibration draw is one draw.** The intervals above are over training seeds. Ten other halves with other verdicts give RLCD a mean
-#   share of {res}`31_gates:again.rlcd.0_2.share:.2f` (draws from {res}`31_gates:again.rlcd.0_2.range:.2f`) at .2 and
-#   {res}`31_gates:again.rlcd.0_1.share:.2f` ({res}`31_gates:again.rlcd.0_1.range:.2f`) at .1; RLVR
-#   {res}`31_gates:again.rlvr.0_2.share:.2f` and {res}`31_gates:again.rlvr.0_1.share:.2f`. RLCD is ahead in
-#   {res}`31_gates:again_wins.0_2`, {res}`31_gates:again_wins.0_15` and {res}`31_gates:again_wins.0_1` of the ten at .2, .15 and .1, and
-#   of the gates that act the share {res}`31_gates:again_broken:.2f` {res}`31_gates:again_broken_interval:.2f` errs more than promised on the other
+#   share of {res}`41_gates:again.rlcd.0_2.share:.2f` (draws from {res}`41_gates:again.rlcd.0_2.range:.2f`) at .2 and
+#   {res}`41_gates:again.rlcd.0_1.share:.2f` ({res}`41_gates:again.rlcd.0_1.range:.2f`) at .1; RLVR
+#   {res}`41_gates:again.rlvr.0_2.share:.2f` and {res}`41_gates:again.rlvr.0_1.share:.2f`. RLCD is ahead in
+#   {res}`41_gates:again_wins.0_2`, {res}`41_gates:again_wins.0_15` and {res}`41_gates:again_wins.0_1` of the ten at .2, .15 and .1, and
+#   of the gates that act the share {res}`41_gates:again_broken:.2f` {res}`41_gates:again_broken_interval:.2f` errs more than promised on the other
 #   half: about $\delta$, as it should be, but ten draws cannot tell it from twice that. The exact check is the world above.
-# - **RLVR's threshold tells a reader nothing.** To err at most .2 (seed 0) RLVR acts from {res}`31_gates:first.rlvr.act:.3f`, RLCD from
-#   {res}`31_gates:first.rlcd.act:.3f`, below the naive .8, as the proposition says of honest policies.
+# - **RLVR's threshold tells a reader nothing.** To err at most .2 (seed 0) RLVR acts from {res}`41_gates:first.rlvr.act:.3f`, RLCD from
+#   {res}`41_gates:first.rlcd.act:.3f`, below the naive .8, as the proposition says of honest policies.
 #
 # ## A loss per decision instead
 #
@@ -723,7 +723,7 @@ print(f"error among the acts: {per_act.mean():.3f}")
 
 # %% tags=["remove-cell"]
 save_numbers(
-    "31_gates",
+    "41_gates",
     {
         "crc": {
             "target": budget,
@@ -736,8 +736,8 @@ save_numbers(
 )
 
 # %% [markdown]
-# The mean is {res}`31_gates:crc.mean:.4f`, as promised; {res}`31_gates:crc.above:.0%` of single draws are above, which the promise
-# allows; and among the acts {res}`31_gates:crc.per_act:.3f` are wrong, of which it says nothing. Use it for budgets, and the tested threshold where each
+# The mean is {res}`41_gates:crc.mean:.4f`, as promised; {res}`41_gates:crc.above:.0%` of single draws are above, which the promise
+# allows; and among the acts {res}`41_gates:crc.per_act:.3f` are wrong, of which it says nothing. Use it for budgets, and the tested threshold where each
 # act must be trustworthy.
 #
 # **Sets of options** follow the same idea: include every option whose probability reaches a level, chosen so that the right one is left out
@@ -759,13 +759,13 @@ pd.DataFrame(
 
 # %% tags=["remove-cell"]
 save_numbers(
-    "31_gates",
+    "41_gates",
     {"sets": {"all": float(left_out[new].mean()), "single": float(left_out[new & single].mean())}},
 )
 
 # %% [markdown]
-# The promise, {res}`31_gates:sets.all:.3f` for .2, is an average. Where the set is a single option the raters' option is left out in
-# {res}`31_gates:sets.single:.3f` of cases, more than promised for the average. (These are the least ambiguous sets of
+# The promise, {res}`41_gates:sets.all:.3f` for .2, is an average. Where the set is a single option the raters' option is left out in
+# {res}`41_gates:sets.single:.3f` of cases, more than promised for the average. (These are the least ambiguous sets of
 # {cite:t}`sadinle2019`; the tests compare them, set by set, with those of the library MAPIE.)
 #
 # ## What no gate can do
@@ -795,7 +795,7 @@ pd.DataFrame(
 
 # %% tags=["remove-cell"]
 save_numbers(
-    "31_gates",
+    "41_gates",
     {
         "trouble": {
             k.split()[0]: {"error": float(x.mean()), "exceeds": float((x > alpha).mean())}
@@ -808,9 +808,9 @@ save_numbers(
 # - **Shift.** The gate sees confidences, not the world. A drift that spares them goes unseen until outcomes are watched; the any-time alarm
 #   ({prf:ref}`thm-anytime`) does that. If only the mix of cases changes, and it is known how, rows can be weighted {cite:p}`tibshirani2019`.
 # - **Selection by time.** Calibrating on "what has come back so far" is calibrating on the cases that come back early. If those are the right
-#   ones, the promise fails in {res}`31_gates:trouble.wrong.exceeds:.1%` of sets. Take whole weeks, long enough ago for everything to have resolved.
+#   ones, the promise fails in {res}`41_gates:trouble.wrong.exceeds:.1%` of sets. Take whole weeks, long enough ago for everything to have resolved.
 #   The gate makes its own selection, too: what it acts on is no longer seen by a person, so keep a random share escalated, for outcomes.
-# - **Many peeks.** $\delta$ is for one calibration. The boldest of twenty breaks the rule in {res}`31_gates:trouble.boldest.exceeds:.0%` of cases. Whoever
+# - **Many peeks.** $\delta$ is for one calibration. The boldest of twenty breaks the rule in {res}`41_gates:trouble.boldest.exceeds:.0%` of cases. Whoever
 #   tries $j$ policies or dates must test each at $\delta / j$.
 # - **Groups.** "At most .05 wrong" is an average over all acts. {cite:t}`jones2021` show that raising the threshold can *lower* the accuracy of
 #   some groups while it raises the mean. Test each group that matters.
@@ -823,7 +823,7 @@ save_numbers(
 # - *The plainer rule may do.* With tens of thousands of rows the lowest threshold that looks good still breaks the rule every other time, but
 #   by very little. What testing adds then is small.
 # - *The order of confidences is all that LTT needs.* If the error among acts is the only use of a policy, the case for calibration is weak: RLVR with a tested gate
-#   lost {res}`31_gates:gain.0_2:.2f` of share at .2, not its safety. The case rests on costs, on joint decisions, and on numbers that people read.
+#   lost {res}`41_gates:gain.0_2:.2f` of share at .2, not its safety. The case rests on costs, on joint decisions, and on numbers that people read.
 # - *Another start.* Testing from the first tenth on is a choice made in the honest world above; where errors are rare, a lower start would pass more often.
 # :::
 #

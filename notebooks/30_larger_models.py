@@ -17,15 +17,15 @@
 # # Larger models
 #
 # **The question.** Everything so far ran on small policies. Does the ordering of the arms hold when
-# a language model with {res}`29_larger_models:parameters` or
-# {res}`29_larger_models:qwen_parameters` million weights reads the options and states the
+# a language model with {res}`30_larger_models:parameters` or
+# {res}`30_larger_models:qwen_parameters` million weights reads the options and states the
 # probabilities itself?
 #
-# **The answer.** Open: of the {res}`29_larger_models:planned` planned runs
-# {res}`29_larger_models:recorded` are recorded, so all that speaks on the question is a table
+# **The answer.** Open: of the {res}`30_larger_models:planned` planned runs
+# {res}`30_larger_models:recorded` are recorded, so all that speaks on the question is a table
 # that others published; one run of that protocol would take an estimated
-# {res}`29_larger_models:t4.low:.1f` to {res}`29_larger_models:t4.high:.1f` hours on the smallest GPU
-# considered here (T4, {res}`29_larger_models:typical` tokens a prompt).
+# {res}`30_larger_models:t4.low:.1f` to {res}`30_larger_models:t4.high:.1f` hours on the smallest GPU
+# considered here (T4, {res}`30_larger_models:typical` tokens a prompt).
 #
 # **After this chapter you can** train the top of a language model on one processor core at a
 # third of the cost and know that it is the same gradient, say what a full fine-tune needs in memory
@@ -221,9 +221,9 @@ pd.DataFrame(
 ).T
 
 # %% [markdown]
-# That is {res}`29_larger_models:step_seconds:.1f` seconds for {res}`29_larger_models:base_prompts`
-# short questions. So the family trains only the top {res}`29_larger_models:top` of
-# {res}`29_larger_models:layers` layers; the others stay as they are, and what they hand on is computed
+# That is {res}`30_larger_models:step_seconds:.1f` seconds for {res}`30_larger_models:base_prompts`
+# short questions. So the family trains only the top {res}`30_larger_models:top` of
+# {res}`30_larger_models:layers` layers; the others stay as they are, and what they hand on is computed
 # once per prompt and kept on disk.
 #
 # :::{prf:proposition} Frozen below, exact above
@@ -332,16 +332,16 @@ pd.DataFrame(
 # comparison for two kinds of models, tied and untied, and let ten optimiser steps end at the same policy
 # (`tests/test_policy_top.py`).
 #
-# On SmolLM2 a third of the products would make an estimated {res}`29_larger_models:top_seconds:.1f` seconds a step of
-# the measured {res}`29_larger_models:step_seconds:.1f`, and the
-# {res}`29_larger_models:smol_runs` runs of `smol_trec` would take an estimated
-# {res}`29_larger_models:smol_hours:.0f` hours of one core. Products there run in bfloat16, which a
+# On SmolLM2 a third of the products would make an estimated {res}`30_larger_models:top_seconds:.1f` seconds a step of
+# the measured {res}`30_larger_models:step_seconds:.1f`, and the
+# {res}`30_larger_models:smol_runs` runs of `smol_trec` would take an estimated
+# {res}`30_larger_models:smol_hours:.0f` hours of one core. Products there run in bfloat16, which a
 # processor may do faster or slower than the float32 that was measured.
 #
 # ## The reference protocol, ready to run
 #
 # The published results that started this book fine-tuned every weight of Qwen3-0.6B-Base
-# ({res}`29_larger_models:qwen_parameters` million) on eight sources {cite}`everlcd`. That needs a
+# ({res}`30_larger_models:qwen_parameters` million) on eight sources {cite}`everlcd`. That needs a
 # GPU and a dataset hub. What this book has is the whole protocol as a family of runs:
 
 # %%
@@ -378,7 +378,7 @@ pd.DataFrame(
 # ```
 #
 # Each finished run is kept. A run that is killed goes on from its last checkpoint, at most
-# {res}`29_larger_models:every` steps back; on a rented runtime let `RLCD_CACHE` and `RLCD_RESULTS` name
+# {res}`30_larger_models:every` steps back; on a rented runtime let `RLCD_CACHE` and `RLCD_RESULTS` name
 # folders that outlive it. The same code path, with the sizes shrunk, trains every arm on a tiny Qwen3 with a
 # tokenizer of the same class in `tests/test_extra_reference.py`; that is all of it that has
 # run here. {doc}`23_train_the_arms` starts it with `profile = "gpu"`.
@@ -416,12 +416,12 @@ pd.DataFrame(
 ).T
 
 # %% [markdown]
-# The largest errors are {res}`29_larger_models:time_error:.0%` in time and
-# {res}`29_larger_models:memory_error:.0%` in memory. That validates the counting, on one
+# The largest errors are {res}`30_larger_models:time_error:.0%` in time and
+# {res}`30_larger_models:memory_error:.0%` in memory. That validates the counting, on one
 # processor, in float32, for one model. It does not validate a GPU: the peaks below are the maker's,
 # the share of it that is reached is assumed to lie between 15 and 40 %, and a launch is assumed to take 8
 # microseconds. **Every number of the next table is an estimate; nobody has run it here.** Memory is
-# for the longest prompts, {res}`29_larger_models:micro_batch` at a time.
+# for the longest prompts, {res}`30_larger_models:micro_batch` at a time.
 
 # %%
 pd.DataFrame(
@@ -442,7 +442,7 @@ pd.DataFrame(
 
 # %% [markdown]
 # A T4 is tight: if the formula fell as short there as in the worst row above, the longest prompts would need
-# {res}`29_larger_models:worst_memory:.1f` GB. Halve the micro-batch if it fails; that changes memory and time,
+# {res}`30_larger_models:worst_memory:.1f` GB. Halve the micro-batch if it fails; that changes memory and time,
 # not what is learned. On the A100 and the H200 two prompts at a time leave the processor waiting for the next
 # operation: there the estimate is mostly the time of launches, and a larger micro-batch shortens it.
 
@@ -476,7 +476,7 @@ shortfall = min(row["memory"] for row in predicted.values())
 typical = 256
 t4 = cost.MACHINES[0]
 save_numbers(
-    "29_larger_models",
+    "30_larger_models",
     {
         "parameters": round(small.parameters / 1e6),
         "qwen_parameters": round(shape.parameters / 1e6),

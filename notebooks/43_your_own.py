@@ -20,11 +20,11 @@
 # it become a decider whose probabilities mean something, and what is lost because the other
 # options were never tried?
 #
-# **Answer.** Yes: from {res}`33_your_own:rows.trec:,` past decisions with six options each, of which only the
+# **Answer.** Yes: from {res}`43_your_own:rows.trec:,` past decisions with six options each, of which only the
 # outcome is known, `rlcd fit` makes a decider with a Brier score of
-# {res}`33_your_own:trec.brier.outcomes_verdict_NLL:.3f`, where labels for the same rows give
-# {res}`33_your_own:trec.brier.labels:.3f`; the old policy that made the log was right in
-# {res}`33_your_own:trec.old:.0%` of cases, the new one in {res}`33_your_own:trec.accuracy.outcomes_verdict_NLL:.0%`.
+# {res}`43_your_own:trec.brier.outcomes_verdict_NLL:.3f`, where labels for the same rows give
+# {res}`43_your_own:trec.brier.labels:.3f`; the old policy that made the log was right in
+# {res}`43_your_own:trec.old:.0%` of cases, the new one in {res}`43_your_own:trec.accuracy.outcomes_verdict_NLL:.0%`.
 # The dearer loss is another one: the outcome of an option that the log did not take is not known,
 # so that fewer rows can prove that the decider may act alone.
 #
@@ -65,7 +65,7 @@ if "google.colab" in sys.modules:
 profile = "auto"
 seed = 0
 
-# %% mystnb={"figure": {"caption": "Brier score on the same test rows after learning from the same decisions, told in three ways; mean and 95 % interval over {res}`33_your_own:seeds` logs. Above: questions with six options. Below: mails, spam or not; there an outcome tells the label, and the verdict NLL is the full-label NLL to the last digit.", "name": "fig-own-brier"}, "image": {"alt": "Two panels of dots with intervals. Above, six options: labels have the lowest Brier score, outcomes come next, and the spread among the four outcome arms is smaller than their distance to labels. Below, two options: labels and verdict NLL coincide."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Brier score on the same test rows after learning from the same decisions, told in three ways; mean and 95 % interval over {res}`43_your_own:seeds` logs. Above: questions with six options. Below: mails, spam or not; there an outcome tells the label, and the verdict NLL is the full-label NLL to the last digit.", "name": "fig-own-brier"}, "image": {"alt": "Two panels of dots with intervals. Above, six options: labels have the lowest Brier score, outcomes come next, and the spread among the four outcome arms is smaller than their distance to labels. Below, two options: labels and verdict NLL coincide."}} tags=["hide-input"]
 import csv
 import json
 import shutil
@@ -143,7 +143,7 @@ for source in SOURCES:
         values(source, "old policy", "least propensity").min()
     )
     numbers[source]["error"] = sizes["error"][source]
-save_numbers("33_your_own", numbers)
+save_numbers("43_your_own", numbers)
 
 # %% [markdown]
 # ## A question that somebody answered
@@ -308,9 +308,9 @@ assert few
 # %% [markdown]
 # ## What is lost, measured
 #
-# A single log proves nothing. The figure on top rests on {res}`33_your_own:seeds` logs of each source, made by an old policy that is a small head trained on
-# {res}`33_your_own:old_labels` labels and explores with {res}`33_your_own:explore:.0%` of its actions
-# (`tests/bench/your_own.py`, {res}`33_your_own:rows.trec` questions and {res}`33_your_own:rows.spam_assassin` mails a log). The labels, which a log does not hold, judge every arm on the same test rows.
+# A single log proves nothing. The figure on top rests on {res}`43_your_own:seeds` logs of each source, made by an old policy that is a small head trained on
+# {res}`43_your_own:old_labels` labels and explores with {res}`43_your_own:explore:.0%` of its actions
+# (`tests/bench/your_own.py`, {res}`43_your_own:rows.trec` questions and {res}`43_your_own:rows.spam_assassin` mails a log). The labels, which a log does not hold, judge every arm on the same test rows.
 # (The mails are an optional source, so that their logs are read from the records here; the questions of this page come with the default data.)
 
 # %%
@@ -358,25 +358,25 @@ assert same
 assert more["propensities_SNIPS"]["gain"] > 0.01 > abs(more["outcomes_RLCD"]["gain"])
 acted = [values("trec", arm, "share").mean() for arm in LOOKS]
 assert max(acted) == acted[0]
-save_numbers("33_your_own", {"lost": more})
+save_numbers("43_your_own", {"lost": more})
 
 # %% [markdown]
 # Differences are paired: the same log, the same split, the same start. An outcome in place of a label costs
-# {res}`33_your_own:lost.outcomes_verdict_NLL.lost:.3f` Brier points with six options. With two options it costs nothing, by (a): the rows of mails in
+# {res}`43_your_own:lost.outcomes_verdict_NLL.lost:.3f` Brier points with six options. With two options it costs nothing, by (a): the rows of mails in
 # {numref}`fig-own-brier` for labels and for verdict NLL are equal bit for bit.
 #
-# **Weights did not help to learn.** The two arms that weigh by $p_a/\mu_a$ end {res}`33_your_own:lost.propensities_SNIPS.gain:.3f` Brier points *above* the verdict NLL on the same
-# outcomes, and RLCD without weights does not. The smallest propensity is {res}`33_your_own:trec.least:.3f`, so that a few rows carry a step, and a head that sees the text
+# **Weights did not help to learn.** The two arms that weigh by $p_a/\mu_a$ end {res}`43_your_own:lost.propensities_SNIPS.gain:.3f` Brier points *above* the verdict NLL on the same
+# outcomes, and RLCD without weights does not. The smallest propensity is {res}`43_your_own:trec.least:.3f`, so that a few rows carry a step, and a head that sees the text
 # has little bias for weights to remove. (One rate and five passes for every arm, none tuned; with a larger budget the gap may close.) What propensities are worth is the measurement in (c): without them
 # a log cannot say how good the new policy would be over all cases.
 #
 # Calibration survives in every arm, because the temperature is fitted on outcomes too: the ECE of the outcome arms lies between
-# {res}`33_your_own:eces.low:.3f` and {res}`33_your_own:eces.high:.3f`, that of labels at {res}`33_your_own:trec.ece.labels:.3f`, part of which is chance
+# {res}`43_your_own:eces.low:.3f` and {res}`43_your_own:eces.high:.3f`, that of labels at {res}`43_your_own:trec.ece.labels:.3f`, part of which is chance
 # on so few rows ({doc}`02_calibration`).
 
 # %% tags=["remove-cell"]
 eces = [numbers["trec"]["ece"][plain(arm)] for arm in list(LOOKS)[1:]]
-save_numbers("33_your_own", {"eces": {"low": min(eces), "high": max(eces)}})
+save_numbers("43_your_own", {"eces": {"low": min(eces), "high": max(eces)}})
 
 # %% mystnb={"figure": {"caption": "What the audit page draws, here for one log of TREC and its labels: stated confidence of the proposal against how often it was right; bars are 95 % Wilson bands, columns along the foot the number of rows. Learned from outcomes alone (verdict NLL).", "name": "fig-own-reliability"}, "image": {"alt": "Reliability diagram with ten bins. The points rise along the diagonal from about 0.3 to 1; most bands cover the dotted line; the columns grow towards high confidence."}} tags=["hide-input"]
 (bins,) = [
@@ -399,7 +399,7 @@ _ = ax.set(xlabel="stated confidence", ylabel="share right")
 # %% [markdown]
 # ## How much can be automated
 #
-# The gate of {doc}`31_gates` is tested on the judged rows of its own part. Here is what each kind of log lets it promise, and what came of it on the test
+# The gate of {doc}`41_gates` is tested on the judged rows of its own part. Here is what each kind of log lets it promise, and what came of it on the test
 # rows, over *all* cases and not only those the promise is about:
 
 # %%
@@ -420,8 +420,8 @@ for source in SOURCES:
 pd.DataFrame(table).T
 
 # %% [markdown]
-# With six options the outcome log can judge half of the gate's rows, and the decider itself is less sure: it may act on {res}`33_your_own:trec.share.outcomes_verdict_NLL:.0%`
-# of the questions where labels would let it act on {res}`33_your_own:trec.share.labels:.0%`. The error is counted over *all* test cases, while the promise was made for
+# With six options the outcome log can judge half of the gate's rows, and the decider itself is less sure: it may act on {res}`43_your_own:trec.share.outcomes_verdict_NLL:.0%`
+# of the questions where labels would let it act on {res}`43_your_own:trec.share.labels:.0%`. The error is counted over *all* test cases, while the promise was made for
 # cases like the log's: where it holds here, that is luck of these logs and not guaranteed. (A promise with $\delta = .1$ may fail in one log of ten; few test rows make single rates noisy, too.)
 # A few labels on cases in which decider and log disagree would settle it; exercise 4 adds some.
 #
@@ -454,7 +454,7 @@ except ExportError as error:
 
 # %% [markdown]
 # Loading checks every file, that nothing was added, and that prompts are written as they were in training.
-# `rlcd ask`, `rlcd score` and the service of {doc}`30_ask` take the same folder.
+# `rlcd ask`, `rlcd score` and the service of {doc}`40_ask` take the same folder.
 #
 # Those who live in scikit-learn find the same losses behind `BanditClassifier` (numbers) and `TextBanditClassifier` (texts) in
 # `rlcd_core.extra.estimator`: `fit(X, y)` learns from labels, `fit(X, y, outcomes, propensities)` from the actions in `y`.
@@ -479,7 +479,7 @@ print("better than the commonest option by .2 or more:", bool(learned > guess + 
 #   the softmax is the wrong model.
 # - *The old policy saw more than the state.* If a person decided and knew what the text does not say, the action depends on $y$ given $x$, and neither weights nor the
 #   verdict losses are protected. Propensities from a log of a machine are facts; those estimated afterwards are guesses.
-# - *Unresolved is not random.* Rows that have not resolved are left out. If wrong decisions surface late, the log flatters ({doc}`31_gates` shows by how much).
+# - *Unresolved is not random.* Rows that have not resolved are left out. If wrong decisions surface late, the log flatters ({doc}`41_gates` shows by how much).
 # - *The worlds here are small and clean.* One head, two data sets, an old policy that explores by design. With the exploration of a real desk, often none, the rows that can be judged may be
 #   far fewer, and the options that it avoids are judged by nobody.
 # - *Test rows from a later time would be harder.* Neither source has times; where yours has, `rlcd fit` judges on the latest rows.

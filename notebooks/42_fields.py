@@ -22,9 +22,9 @@
 #
 # **The answer.** Declare it, multiply the fields, strike out what the rule forbids and renormalise.
 # No contradictory document is left, and where the rule holds in the world the joint log loss cannot
-# rise: for RLCD it falls from {res}`32_fields:loss.rlcd.alone:.3f` to
-# {res}`32_fields:loss.rlcd.rules:.3f`. The price is paid by the single fields, whose honest
-# probabilities are moved; keeping them as they are gives {res}`32_fields:loss.rlcd.matched:.3f`.
+# rise: for RLCD it falls from {res}`42_fields:loss.rlcd.alone:.3f` to
+# {res}`42_fields:loss.rlcd.rules:.3f`. The price is paid by the single fields, whose honest
+# probabilities are moved; keeping them as they are gives {res}`42_fields:loss.rlcd.matched:.3f`.
 # An overconfident policy is not mended by a rule.
 #
 # **After this chapter you can** declare rules between named fields, read off marginals, the
@@ -138,7 +138,7 @@ _ = ax.set(xlim=(-0.02, 1.35 * product[0]), xlabel="probability of the combinati
 
 # %% tags=["remove-cell"]
 save_numbers(
-    "32_fields",
+    "42_fields",
     {
         "tickets": n,
         "train": len(task.splits["train"]) // 3,
@@ -158,10 +158,10 @@ save_numbers(
 # The tickets are synthetic, so that everything about them is known: a department, a severity, and
 # whether a person is needed. *A critical ticket always needs a human*; any other needs one with
 # probability .9 if the writer asks for a person and .1 if not. A decision head on a frozen
-# sentence encoder was trained on {res}`32_fields:train` tickets with RLCD, one field at a time: it heard whether
+# sentence encoder was trained on {res}`42_fields:train` tickets with RLCD, one field at a time: it heard whether
 # *one* answer about *one* field was right and never saw two fields together. Of the
-# {res}`32_fields:tickets` test tickets its best answers contradict the rule on
-# {res}`32_fields:contradicts`. Here is the one on which it contradicts it most.
+# {res}`42_fields:tickets` test tickets its best answers contradict the rule on
+# {res}`42_fields:contradicts`. Here is the one on which it contradicts it most.
 
 # %%
 state = tickets[hardest].items["severity"].state
@@ -173,7 +173,7 @@ for f, x in one.items():
 
 # %% [markdown]
 # Each answer may be defensible. Together they are not: critical with
-# {res}`32_fields:ticket.critical:.2f` and a human with only {res}`32_fields:ticket.human:.2f`. A program that reads
+# {res}`42_fields:ticket.critical:.2f` and a human with only {res}`42_fields:ticket.human:.2f`. A program that reads
 # this document will page nobody for a ticket that it calls critical. The rule is one line, and `ask` takes it
 # beside the questions. (The table below stands for the trained head: it repeats what the head said of
 # this ticket.)
@@ -321,7 +321,7 @@ for name, x in (("product", independent), ("conditioned", conditioned)):
     print(f"{name:12} squared distance from the truth {distance}")
 
 # %% [markdown]
-# Nobody who says "critical: .5" and is right should be corrected to {res}`32_fields:coin.critical:.2f`. But the joint is
+# Nobody who says "critical: .5" and is right should be corrected to {res}`42_fields:coin.critical:.2f`. But the joint is
 # better all the same, because half a contradiction was worse. Can the rule be kept without moving the marginals?
 #
 # ## Keep the marginals instead
@@ -394,7 +394,7 @@ def nats(x):
 
 
 save_numbers(
-    "32_fields",
+    "42_fields",
     {
         "coin": {
             "critical": float(told.marginals["severity"][0, 3]),
@@ -405,16 +405,16 @@ save_numbers(
 )
 
 # %% [markdown]
-# The product is {res}`32_fields:coin.product:.3f` nats above the best possible log loss, the conditioned one
-# {res}`32_fields:coin.conditioned:.3f`, the matched one nothing. (With one implication between two fields the marginals leave no choice, so
+# The product is {res}`42_fields:coin.product:.3f` nats above the best possible log loss, the conditioned one
+# {res}`42_fields:coin.conditioned:.3f`, the matched one nothing. (With one implication between two fields the marginals leave no choice, so
 # *every* correct method agrees; with more fields $R$ is a guess, the one that adds nothing.) `Joint.matched` also says where it cannot
 # work: no joint has "critical: .6" and "human: .1" under the rule. There the policy is not honest, and conditioning is what is left.
 #
 # ## On held-out tickets
 #
-# Five ways to train the same head, {res}`32_fields:seeds` seeds each, one learning rate. For comparison: exact answers in every field, and RLCD's own answers made overconfident, with
+# Five ways to train the same head, {res}`42_fields:seeds` seeds each, one learning rate. For comparison: exact answers in every field, and RLCD's own answers made overconfident, with
 # all logits times four. Three ways to decode. All is judged on
-# the {res}`32_fields:tickets` test tickets with their drawn labels; intervals are 95 % from a bootstrap that resamples whole tickets, with all seeds of a ticket
+# the {res}`42_fields:tickets` test tickets with their drawn labels; intervals are 95 % from a bootstrap that resamples whole tickets, with all seeds of a ticket
 # together.
 
 # %%
@@ -520,7 +520,7 @@ for ax, key, name in zip(axes, ("loss", "brier"), ("joint log loss (nats)", "joi
 # %% [markdown]
 # **The log loss** falls wherever the policy contradicted the rule, as {prf:ref}`thm-fields-loss` says it must. That it falls *further* with kept
 # marginals is not a theorem for a policy that is only nearly honest; here it does, for RLCD by
-# {res}`32_fields:more.rlcd.loss:.4f` (matched minus conditioned). For the single fields the proposition's first case is at work:
+# {res}`42_fields:more.rlcd.loss:.4f` (matched minus conditioned). For the single fields the proposition's first case is at work:
 
 # %%
 def single(p, f):
@@ -581,7 +581,7 @@ more = {
     for arm in ("nll", "rlcd", "loud", "warmup")
 }
 save_numbers(
-    "32_fields",
+    "42_fields",
     {
         **{
             name: {a: {w: mean(a, w, key) for w in ways} for a in runs}
@@ -624,20 +624,20 @@ save_numbers(
 )  # fmt: skip
 
 # %% [markdown]
-# - **The honest heads gain, in every seed.** Conditioning changes RLCD's joint log loss by {res}`32_fields:gap.loss.rlcd.rules:.3f` and its joint Brier score by
-#   {res}`32_fields:gap.brier.rlcd.rules:.3f`; keeping the marginals by {res}`32_fields:gap.loss.rlcd.matched:.3f` and {res}`32_fields:gap.brier.rlcd.matched:.3f`.
-#   Of {res}`32_fields:wins_of` honest runs {res}`32_fields:wins.rules` gain log loss by conditioning, {res}`32_fields:wins.matched` by keeping.
-# - **The single fields pay for conditioning.** RLCD's log loss of the severity changes by {res}`32_fields:moved.rlcd.severity:.3f`, of the need of a human by
-#   {res}`32_fields:moved.rlcd.needs_human:.3f`. With kept marginals both changes are zero.
-# - **Overconfidence turns the rule into a bet.** With logits times four the joint log loss still falls, as it must, by little ({res}`32_fields:gap.loss.loud.rules:.3f`), and the joint
-#   Brier score *rises* by {res}`32_fields:gap.brier.loud.rules:.4f`: of two contradicting fields the louder wins, right or wrong, and the
-#   log loss of the need of a human changes by {res}`32_fields:moved.loud.needs_human:.2f`.
-# - **RLVR does not contradict the rule, for a bad reason.** Both recipes answer "needs a human" on {res}`32_fields:human.rlvr:.0%` of the tickets, where
-#   {res}`32_fields:human_true:.0%` do. Such a policy cannot break the rule, so the rule finds nothing to strike out: the joint log loss stays at {res}`32_fields:loss.rlvr.rules:.2f`.
+# - **The honest heads gain, in every seed.** Conditioning changes RLCD's joint log loss by {res}`42_fields:gap.loss.rlcd.rules:.3f` and its joint Brier score by
+#   {res}`42_fields:gap.brier.rlcd.rules:.3f`; keeping the marginals by {res}`42_fields:gap.loss.rlcd.matched:.3f` and {res}`42_fields:gap.brier.rlcd.matched:.3f`.
+#   Of {res}`42_fields:wins_of` honest runs {res}`42_fields:wins.rules` gain log loss by conditioning, {res}`42_fields:wins.matched` by keeping.
+# - **The single fields pay for conditioning.** RLCD's log loss of the severity changes by {res}`42_fields:moved.rlcd.severity:.3f`, of the need of a human by
+#   {res}`42_fields:moved.rlcd.needs_human:.3f`. With kept marginals both changes are zero.
+# - **Overconfidence turns the rule into a bet.** With logits times four the joint log loss still falls, as it must, by little ({res}`42_fields:gap.loss.loud.rules:.3f`), and the joint
+#   Brier score *rises* by {res}`42_fields:gap.brier.loud.rules:.4f`: of two contradicting fields the louder wins, right or wrong, and the
+#   log loss of the need of a human changes by {res}`42_fields:moved.loud.needs_human:.2f`.
+# - **RLVR does not contradict the rule, for a bad reason.** Both recipes answer "needs a human" on {res}`42_fields:human.rlvr:.0%` of the tickets, where
+#   {res}`42_fields:human_true:.0%` do. Such a policy cannot break the rule, so the rule finds nothing to strike out: the joint log loss stays at {res}`42_fields:loss.rlvr.rules:.2f`.
 #   A rule repairs contradictions between fields, not confidence within one.
-# - **Documents.** Conditioning leaves the share that is right in all fields where it was (RLCD: {res}`32_fields:right_gap.rlcd.rules:.3f`); what it removes are the documents that are certainly wrong
-#   somewhere, {res}`32_fields:broken.rlcd.alone:.1%` here. Keeping the marginals chooses better combinations: {res}`32_fields:right.exact.alone:.3f` becomes
-#   {res}`32_fields:right.exact.matched:.3f` for exact answers, and RLCD changes by {res}`32_fields:right_gap.rlcd.matched:.3f`.
+# - **Documents.** Conditioning leaves the share that is right in all fields where it was (RLCD: {res}`42_fields:right_gap.rlcd.rules:.3f`); what it removes are the documents that are certainly wrong
+#   somewhere, {res}`42_fields:broken.rlcd.alone:.1%` here. Keeping the marginals chooses better combinations: {res}`42_fields:right.exact.alone:.3f` becomes
+#   {res}`42_fields:right.exact.matched:.3f` for exact answers, and RLCD changes by {res}`42_fields:right_gap.rlcd.matched:.3f`.
 #
 # ## A rule with exceptions
 #
@@ -724,7 +724,7 @@ _ = ax.set(xlim=(0, 8), xlabel="weight of the rule", ylabel="change of joint log
 
 # %% tags=["remove-cell"]
 save_numbers(
-    "32_fields",
+    "42_fields",
     {
         "soft": {
             "weight": float(np.mean(fit)),
@@ -736,18 +736,18 @@ save_numbers(
 )
 
 # %% [markdown]
-# The fitted weight is about {res}`32_fields:soft.weight:.1f`: a broken rule counts {res}`32_fields:soft.odds:.0f` times less. It changes the joint log loss by
-# {res}`32_fields:soft.gain:.3f` against no rule at all, while the hard rule's mean is infinite because of a handful of tickets. Declare a rule hard only if you
+# The fitted weight is about {res}`42_fields:soft.weight:.1f`: a broken rule counts {res}`42_fields:soft.odds:.0f` times less. It changes the joint log loss by
+# {res}`42_fields:soft.gain:.3f` against no rule at all, while the hard rule's mean is infinite because of a handful of tickets. Declare a rule hard only if you
 # would call a counter-example a mistake in the data.
 #
 # :::{admonition} What would change my mind
 # :class: warning
 #
 # - *`ask` conditions, and for honest policies the evidence is against it.* Conditioning is always defined and never loses joint log loss under a true rule; kept marginals did better
-#   on log loss, Brier score and right documents, and do not exist (or were not reached) on {res}`32_fields:unreached.rlcd:.1%` of RLCD's tickets. Whoever acts on single fields (a gate on
+#   on log loss, Brier score and right documents, and do not exist (or were not reached) on {res}`42_fields:unreached.rlcd:.1%` of RLCD's tickets. Whoever acts on single fields (a gate on
 #   "needs a human") should take the policy's own marginals, and leave `rules` to those who act on documents.
 # - *A policy that sees its own earlier answers* would learn the rule from data, and more than the rule: every dependence, not only the certain ones. Here the fields are asked apart, so
-#   that any order and any company of questions gives the same answer; that is a choice, and its price is {res}`32_fields:price:.3f` nats a ticket even with exact answers and conditioning.
+#   that any order and any company of questions gives the same answer; that is a choice, and its price is {res}`42_fields:price:.3f` nats a ticket even with exact answers and conditioning.
 # - *One rule, one generator.* The rule here holds by construction, and the posteriors are simple. With many rules conditioning moves marginals more; the theorems hold, the sizes do not carry over.
 # - *Joint Brier.* In these data it falls with the log loss. {prf:ref}`prp-fields-harm` gives a case where it rises, and nothing but measuring tells which case one is in.
 # - *Rules hide errors.* After decoding no document contradicts itself, so that a broken policy looks tidy. Log `log_kept`, and look when it moves.
@@ -874,4 +874,4 @@ except JointError as error:
 #
 # {cite:t}`csiszar1975` is the geometry of both theorems. {cite:t}`lauritzen1988` sum out connected fields locally, as `Joint` does.
 # {cite:t}`deming1940` fitted tables to known margins in this way. {cite:t}`xu2018` use the kept mass as a training loss, where the rule
-# teaches the fields instead of correcting them. What to do with the confidence of a document is the subject of {doc}`31_gates`.
+# teaches the fields instead of correcting them. What to do with the confidence of a document is the subject of {doc}`41_gates`.

@@ -20,18 +20,18 @@
 # policy learns from comparisons and rankings, can one act on the probabilities it states?
 #
 # **Answer.** Only if the comparison was the decision. The *first choice* of a person drawn at
-# random teaches honest probabilities (stated minus actual {res}`28_preferences:gap.nll:.3f` on
+# random teaches honest probabilities (stated minus actual {res}`29_preferences:gap.nll:.3f` on
 # film reviews); whole rankings from the same people leave the policy timid
-# ({res}`28_preferences:gap.pl_drawn:.3f`), because the middle is everybody's second choice; and
+# ({res}`29_preferences:gap.pl_drawn:.3f`), because the middle is everybody's second choice; and
 # orders made by counting votes teach who wins, not how often
-# ({res}`28_preferences:gap.top_counts:.3f` for the winner alone).
+# ({res}`29_preferences:gap.top_counts:.3f` for the winner alone).
 #
 # **After this page you can** say what a preference data set identifies and what it cannot,
 # predict whether a policy trained on it will be too sure or too timid, compare answers by
 # comparisons, bits and people asked, and mend what one temperature can mend.
 #
 # **Running time.** A quarter of a minute on any machine (a GPU changes nothing), once the film-review data and the sentence
-# encoder are in the cache; the {res}`28_preferences:runs` runs are read from their records.
+# encoder are in the cache; the {res}`29_preferences:runs` runs are read from their records.
 
 # %% tags=["remove-cell"]
 # Set-up: on Colab this fetches the book; elsewhere it does nothing.
@@ -96,7 +96,7 @@ from rlcd_core.rewards import OBJECTIVES, Feedback, plackett_luce_loss
 from rlcd_core.tasks import rater_task
 
 plots.use_style()
-CHAPTER = "28_preferences"
+CHAPTER = "29_preferences"
 store = Store("preferences")
 runs = family_records("preferences")
 on = {task: [r for r in runs if r.config["task"] == task] for task in FORMS_OF}
@@ -291,8 +291,8 @@ save_numbers(
 pd.DataFrame(rows, index=options).T.round(3)
 
 # %% [markdown]
-# *Neutral* is said by {res}`28_preferences:mix.said:.0%` about either kind, and the ranking loss makes
-# it {res}`28_preferences:mix.pl:.0%`: on both kinds it is the usual *second* choice, and one
+# *Neutral* is said by {res}`29_preferences:mix.said:.0%` about either kind, and the ranking loss makes
+# it {res}`29_preferences:mix.pl:.0%`: on both kinds it is the usual *second* choice, and one
 # utility cannot be low for first places and high for second ones. Where options have
 # an order, the middle tends to be everybody's second choice, and rankings push probability there.
 #
@@ -366,9 +366,9 @@ pd.DataFrame(worth).T.round(3)
 # ## Films: eight ways to spend the same bits
 #
 # The head of {doc}`20_rater_bandit` starts from scratch, without warm-up, on the film reviews. Each
-# optimiser step spends {res}`28_preferences:bits_step` bits in whatever form, and there are
-# {res}`28_preferences:steps` steps. Each form has its own rate out of
-# {res}`28_preferences:rates`, chosen on three seeds that appear in no result: by validation Brier score,
+# optimiser step spends {res}`29_preferences:bits_step` bits in whatever form, and there are
+# {res}`29_preferences:steps` steps. Each form has its own rate out of
+# {res}`29_preferences:rates`, chosen on three seeds that appear in no result: by validation Brier score,
 # and counted forms, whose probabilities are of another event, by validation accuracy.
 # *People* are those who must be heard one by one for a drawn answer; for counted answers the
 # crowd of a text is added up each time the text comes by.
@@ -466,21 +466,21 @@ save_numbers(CHAPTER, numbers)
 # - *First choices are honest.* A drawn label, and the two one-bit forms that ask about the policy's
 #   own choice, state what comes true to within half a percentage point on average.
 # - *At equal bits RLCD and labels tie*: the Brier score of RLCD minus that of labels is
-#   {res}`28_preferences:minus_nll.rlcd.brier.bounds:.4f`, that of the verdict NLL minus that of labels
-#   {res}`28_preferences:minus_nll.verdict_nll.brier.bounds:.4f` (95 %).
-# - *Drawn rankings are timid*, by {res}`28_preferences:gap.pl_drawn:.3f`, and drawn pairs by
-#   {res}`28_preferences:gap.bt_drawn:.3f`, although every answer came from an honestly drawn person.
+#   {res}`29_preferences:minus_nll.rlcd.brier.bounds:.4f`, that of the verdict NLL minus that of labels
+#   {res}`29_preferences:minus_nll.verdict_nll.brier.bounds:.4f` (95 %).
+# - *Drawn rankings are timid*, by {res}`29_preferences:gap.pl_drawn:.3f`, and drawn pairs by
+#   {res}`29_preferences:gap.bt_drawn:.3f`, although every answer came from an honestly drawn person.
 #   Against labels of as many bits the ranking's Brier score is worse by
-#   {res}`28_preferences:minus_nll.pl_drawn.brier.bounds:.4f` (95 %), and it took
-#   {res}`28_preferences:people.pl_drawn:,.0f` people instead of
-#   {res}`28_preferences:people.nll:,.0f`.
-# - *The counted favourite is too sure*, by {res}`28_preferences:gap.top_counts:.3f`.
-# - *Counted pairs look well* ({res}`28_preferences:ece.bt_counts:.3f`) *for a bad reason*: pairs
+#   {res}`29_preferences:minus_nll.pl_drawn.brier.bounds:.4f` (95 %), and it took
+#   {res}`29_preferences:people.pl_drawn:,.0f` people instead of
+#   {res}`29_preferences:people.nll:,.0f`.
+# - *The counted favourite is too sure*, by {res}`29_preferences:gap.top_counts:.3f`.
+# - *Counted pairs look well* ({res}`29_preferences:ece.bt_counts:.3f`) *for a bad reason*: pairs
 #   make timid, counting makes sure, and here the two cancel. Its Brier score is still worse than a
-#   label's by {res}`28_preferences:minus_nll.bt_counts.brier.bounds:.4f`. In counted rankings timidity
+#   label's by {res}`29_preferences:minus_nll.bt_counts.brier.bounds:.4f`. In counted rankings timidity
 #   wins: they are as far off as drawn ones.
-# - *Accuracy hardly tells them apart*: from {res}`28_preferences:acc_low:.3f` to
-#   {res}`28_preferences:acc_high:.3f`. Who is chosen, every form teaches.
+# - *Accuracy hardly tells them apart*: from {res}`29_preferences:acc_low:.3f` to
+#   {res}`29_preferences:acc_high:.3f`. Who is chosen, every form teaches.
 #
 # ### Where the probability went
 #
@@ -509,9 +509,9 @@ save_numbers(
 pd.DataFrame(mean_stated, index=data.options).T.round(3)
 
 # %% [markdown]
-# Raters say *neutral* in {res}`28_preferences:neutral.raters:.1%` of cases. Labels teach
-# {res}`28_preferences:neutral.nll:.1%`, rankings by the same people
-# {res}`28_preferences:neutral.pl_drawn:.1%`.
+# Raters say *neutral* in {res}`29_preferences:neutral.raters:.1%` of cases. Labels teach
+# {res}`29_preferences:neutral.nll:.1%`, rankings by the same people
+# {res}`29_preferences:neutral.pl_drawn:.1%`.
 #
 # ### Two meanings of being right
 #
@@ -557,15 +557,15 @@ pd.DataFrame(
 ).T
 
 # %% [markdown]
-# A policy trained on favourites is off by {res}`28_preferences:twice.top_counts.rater:.3f` for the
-# person who meets it and by {res}`28_preferences:twice.top_counts.favourite:.3f` for the
+# A policy trained on favourites is off by {res}`29_preferences:twice.top_counts.rater:.3f` for the
+# person who meets it and by {res}`29_preferences:twice.top_counts.favourite:.3f` for the
 # leaderboard; one trained on labels the other way round
-# ({res}`28_preferences:twice.nll.rater:.3f` and {res}`28_preferences:twice.nll.favourite:.3f`). Neither is wrong. A user must know which question was asked.
+# ({res}`29_preferences:twice.nll.rater:.3f` and {res}`29_preferences:twice.nll.favourite:.3f`). Neither is wrong. A user must know which question was asked.
 #
 # ### Learned by heart
 #
 # On all films the head cannot sort each text rightly, so the flight to certainty of
-# {prf:ref}`thm-prefs-drawn` does not show. With {res}`28_preferences:few_texts` texts it can.
+# {prf:ref}`thm-prefs-drawn` does not show. With {res}`29_preferences:few_texts` texts it can.
 # Same bits, one rate for all, judged on the training texts themselves:
 
 # %%
@@ -591,16 +591,16 @@ save_numbers(CHAPTER, {"few_texts": FEW_TEXTS, "heart": heart})
 pd.DataFrame(by_heart).T
 
 # %% [markdown]
-# Counted favourites drive the policy to {res}`28_preferences:heart.top_counts.confidence:.3f` where
-# {res}`28_preferences:heart.top_counts.accuracy:.3f` of the raters agree; drawn labels stop at
-# {res}`28_preferences:heart.nll.confidence:.3f` where {res}`28_preferences:heart.nll.accuracy:.3f` do.
+# Counted favourites drive the policy to {res}`29_preferences:heart.top_counts.confidence:.3f` where
+# {res}`29_preferences:heart.top_counts.accuracy:.3f` of the raters agree; drawn labels stop at
+# {res}`29_preferences:heart.nll.confidence:.3f` where {res}`29_preferences:heart.nll.accuracy:.3f` do.
 # (On *new* texts all four fail: three hundred texts are too few for any form of answer.)
 #
 # ## Which of two texts is more positive?
 #
 # Now texts are ranked, not options. A comparison asks one rater of each text who is higher on the
 # five-level scale; if they tie, two others are asked, so that all probabilities are those of raters
-# who differ. ({res}`28_preferences:pairs.train` pairs for training and {res}`28_preferences:pairs.test`
+# who differ. ({res}`29_preferences:pairs.train` pairs for training and {res}`29_preferences:pairs.test`
 # for the test, both texts of a pair from one split.) *Drawn*: their answer. *Counted*: the text that
 # wins more of all these duels. With two options a label is one bit, and a pair and a ranking are
 # the same thing.
@@ -611,10 +611,10 @@ table(TEXTS)
 # %% [markdown]
 # Here the comparison *is* the decision, and Bradley–Terry on drawn answers does what the verdicts do,
 # at the same bits: all three are a little too sure on new texts, by
-# {res}`28_preferences:texts.gap.bt_drawn:.3f`, {res}`28_preferences:texts.gap.verdict_nll:.3f` and
-# {res}`28_preferences:texts.gap.rlcd:.3f`, although real raters need not follow the model. The counted
+# {res}`29_preferences:texts.gap.bt_drawn:.3f`, {res}`29_preferences:texts.gap.verdict_nll:.3f` and
+# {res}`29_preferences:texts.gap.rlcd:.3f`, although real raters need not follow the model. The counted
 # winner doubles that; its ECE is larger than that of drawn pairs by
-# {res}`28_preferences:texts_counts.bounds:.3f` (95 %). It chooses no worse: counting removes luck from
+# {res}`29_preferences:texts_counts.bounds:.3f` (95 %). It chooses no worse: counting removes luck from
 # the answer, and with it the share. What none of them can say is whether a text is positive at all
 # ({prf:ref}`thm-prefs-drawn`, 4): the head has a reward for each text and no zero on its scale.
 #
@@ -689,17 +689,17 @@ pd.DataFrame(
 ).T
 
 # %% [markdown]
-# {res}`28_preferences:verdicts` verdicts help the rankings: sharpened by $T < 1$, their ECE falls from
-# {res}`28_preferences:heat.pl_drawn.before:.3f` to {res}`28_preferences:heat.pl_drawn.after:.3f`.
-# The probability in the wrong place stays there: they still pay {res}`28_preferences:left:.4f` more
+# {res}`29_preferences:verdicts` verdicts help the rankings: sharpened by $T < 1$, their ECE falls from
+# {res}`29_preferences:heat.pl_drawn.before:.3f` to {res}`29_preferences:heat.pl_drawn.after:.3f`.
+# The probability in the wrong place stays there: they still pay {res}`29_preferences:left:.4f` more
 # Brier than labels (95 %).
 #
 # *For the counted favourite it matters how the temperature is fitted.* By log loss its ECE gets worse, from
-# {res}`28_preferences:heat.top_counts.before:.3f` to {res}`28_preferences:heat.top_counts.after:.3f`:
-# neutral is seldom a favourite, so on {res}`28_preferences:never:.0%` of the texts (first seed) it is stated
+# {res}`29_preferences:heat.top_counts.before:.3f` to {res}`29_preferences:heat.top_counts.after:.3f`:
+# neutral is seldom a favourite, so on {res}`29_preferences:never:.0%` of the texts (first seed) it is stated
 # under .02, while one rater in twenty says it. Log loss makes these surprises dear, one number has to pay for
-# them, and it cools the honest part as well ($T$ = {res}`28_preferences:heat.top_counts.t:.2f`). Fitted by
-# Brier score it ends at {res}`28_preferences:heat.top_counts.brier:.3f`. Counting loses more than a scale, and
+# them, and it cools the honest part as well ($T$ = {res}`29_preferences:heat.top_counts.t:.2f`). Fitted by
+# Brier score it ends at {res}`29_preferences:heat.top_counts.brier:.3f`. Counting loses more than a scale, and
 # we had not expected that.
 #
 # :::{admonition} What would change my mind
@@ -712,10 +712,10 @@ pd.DataFrame(
 #   who rank three options are one person with one mind, and their second places may say something else.
 # - *A richer policy* tells more texts apart, so that the mixtures shrink and rankings become
 #   better. The three hundred texts show that limit, and its price.
-# - *The choice of rates matters little here*, but at {res}`28_preferences:edges` of
-#   {res}`28_preferences:cells` choices the best rate lies at the end of its grid.
+# - *The choice of rates matters little here*, but at {res}`29_preferences:edges` of
+#   {res}`29_preferences:cells` choices the best rate lies at the end of its grid.
 #   Judged by Brier, counted favourites would choose
-#   {res}`28_preferences:early:g` instead, with the same fault.
+#   {res}`29_preferences:early:g` instead, with the same fault.
 # - *Bits are an upper bound* on what an answer tells. Per person, labels beat everything.
 # :::
 #
@@ -724,7 +724,7 @@ pd.DataFrame(
 # :::{exercise} Throw away data
 # :label: ex-prefs-1
 #
-# You have bought {res}`28_preferences:rankings` drawn rankings. Which loss do you train with, if the policy has to
+# You have bought {res}`29_preferences:rankings` drawn rankings. Which loss do you train with, if the policy has to
 # state how often a random person agrees with its choice? What do you lose?
 # :::
 #

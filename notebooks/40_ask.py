@@ -21,8 +21,8 @@
 #
 # **The answer.** One call, one forward pass, a typed answer with a probability for every
 # declared option; and before training those probabilities are worth nothing:
-# the model below is right on {res}`30_ask:accuracy:.0%` of tickets where guessing gives
-# {res}`30_ask:chance:.0%`, while it claims {res}`30_ask:confidence:.0%`.
+# the model below is right on {res}`40_ask:accuracy:.0%` of tickets where guessing gives
+# {res}`40_ask:chance:.0%`, while it claims {res}`40_ask:confidence:.0%`.
 #
 # **After this chapter you can** put typed questions to a small language model, read the answer
 # as an object or as JSON, verify that questions do not influence each other, say what one
@@ -240,8 +240,8 @@ _ = ax.set(xlabel="token that is seen", ylabel="token that looks")
 # attention score very little, but the mask of a tree has one for every pair of tokens, hidden or
 # not. The rule of `CostRule` adds the three up and takes the least; one question in one order
 # always takes the plain path. Its two constants are measured, not guessed: over
-# {res}`30_ask:rule_cases` cases the chosen way was {res}`30_ask:rule_regret:.1%` slower than the
-# best one on average, {res}`30_ask:rule_worst:.1%` at worst ({numref}`fig-ask-rule`).
+# {res}`40_ask:rule_cases` cases the chosen way was {res}`40_ask:rule_regret:.1%` slower than the
+# best one on average, {res}`40_ask:rule_worst:.1%` at worst ({numref}`fig-ask-rule`).
 
 # %%
 plan = decider.plan(ticket, list(questions.values()))
@@ -311,14 +311,14 @@ speed = pd.DataFrame(
 speed.rename_axis("times faster than").round(2)
 
 # %% [markdown]
-# On a state of {res}`30_ask:speed_state` tokens, eight questions are answered
-# {res}`30_ask:speed_8:.1f` times faster than one by one, {res}`30_ask:speed_share_8:.0%` of
-# what counting tokens allows, $m(S + q)/(S + mq)$; 64 questions {res}`30_ask:speed_64:.0f`
-# times ({res}`30_ask:speed_share_64:.0%`). A constrained decoder reads each prompt anew and
+# On a state of {res}`40_ask:speed_state` tokens, eight questions are answered
+# {res}`40_ask:speed_8:.1f` times faster than one by one, {res}`40_ask:speed_share_8:.0%` of
+# what counting tokens allows, $m(S + q)/(S + mq)$; 64 questions {res}`40_ask:speed_64:.0f`
+# times ({res}`40_ask:speed_share_64:.0%`). A constrained decoder reads each prompt anew and
 # returns an option without its probability. In bfloat16, over
-# {res}`30_ask:half_prompts` prompts, the mean error against float32 is
-# {res}`30_ask:half_shared:.2f` times (shared) and {res}`30_ask:half_tree:.2f` times (tree) that
-# of the plain path, give or take {res}`30_ask:half_error:.2f`.
+# {res}`40_ask:half_prompts` prompts, the mean error against float32 is
+# {res}`40_ask:half_shared:.2f` times (shared) and {res}`40_ask:half_tree:.2f` times (tree) that
+# of the plain path, give or take {res}`40_ask:half_error:.2f`.
 #
 # ## What the numbers are worth
 #
@@ -349,7 +349,7 @@ summary = {
     "averaged_confidence": float(level.max(1).mean()),
     "three_best": max(answers.values(), key=lambda a: a.confidence).confidence,
 }
-save_numbers("30_ask", summary | from_record)
+save_numbers("40_ask", summary | from_record)
 shown = {
     "accuracy": summary["accuracy"],
     "chance": summary["chance"],
@@ -364,18 +364,18 @@ pd.DataFrame({"untrained SmolLM2-135M": shown}).round(2)
 # %% [markdown]
 # Read the table as a warning label:
 #
-# - Over {res}`30_ask:prompts` prompts the accuracy is {res}`30_ask:accuracy:.2f`; guessing
-#   gives {res}`30_ask:chance:.2f`. The claimed confidence is {res}`30_ask:confidence:.2f`.
-# - {res}`30_ask:commonest:.0%` of all decisions are the letter
-#   {res}`30_ask:commonest_letter`, wherever the right option stands
+# - Over {res}`40_ask:prompts` prompts the accuracy is {res}`40_ask:accuracy:.2f`; guessing
+#   gives {res}`40_ask:chance:.2f`. The claimed confidence is {res}`40_ask:confidence:.2f`.
+# - {res}`40_ask:commonest:.0%` of all decisions are the letter
+#   {res}`40_ask:commonest_letter`, wherever the right option stands
 #   ({numref}`fig-ask-letters`). The model reads the letter list, not the options.
-# - Rotating the options changes the decision in {res}`30_ask:flips:.0%` of cases, and moves
-#   {res}`30_ask:distance:.2f` of the probability on average. A probability that depends on the
+# - Rotating the options changes the decision in {res}`40_ask:flips:.0%` of cases, and moves
+#   {res}`40_ask:distance:.2f` of the probability on average. A probability that depends on the
 #   order of a list is not a probability about the ticket.
 # - Averaging over the four rotations removes the preference for a letter by construction: the
-#   mean confidence falls to {res}`30_ask:averaged_confidence:.2f`, which is nearly honest about
-#   knowing nothing, and the accuracy is {res}`30_ask:averaged_accuracy:.2f` on
-#   {res}`30_ask:tickets` tickets. Averaging mends the bias, not the ignorance.
+#   mean confidence falls to {res}`40_ask:averaged_confidence:.2f`, which is nearly honest about
+#   knowing nothing, and the accuracy is {res}`40_ask:averaged_accuracy:.2f` on
+#   {res}`40_ask:tickets` tickets. Averaging mends the bias, not the ignorance.
 #
 # Other letter readouts behave alike: on Qwen2.5-0.5B-Instruct the decision is reported to flip
 # on about half of the BoolQ and MMLU items when options are reshuffled (published figures of
@@ -383,7 +383,7 @@ pd.DataFrame({"untrained SmolLM2-135M": shown}).round(2)
 # point for training*, never a skill to claim.
 #
 # Averaging is one wrapper, `PermutationAverage(policy, 4)`, and reads the state once for all
-# orders. What it buys, on {res}`30_ask:order_questions` questions with six options (TREC), each
+# orders. What it buys, on {res}`40_ask:order_questions` questions with six options (TREC), each
 # asked in all six rotations:
 
 # %% tags=["hide-input"]
@@ -399,7 +399,7 @@ pd.DataFrame(by_count).T.rename_axis("orders").rename(
 # %% [markdown]
 # With all six rotations a decision cannot depend on where the list began, by construction; with
 # fewer, decisions still flip, though over less probability. Four orders of one question on a state of
-# {res}`30_ask:speed_state` tokens cost {res}`30_ask:order_time:.2f` times one order.
+# {res}`40_ask:speed_state` tokens cost {res}`40_ask:order_time:.2f` times one order.
 #
 # ## More options than letters
 #
@@ -431,8 +431,8 @@ pd.DataFrame(by_count).T.rename_axis("orders").rename(
 #
 # A decision head obeys the axiom, so that stages cost it nothing ({prf:ref}`thm-plackett-luce`);
 # a letter readout does not, and whether a second stage helps has to be measured. The first table
-# has the {res}`30_ask:fine_options` kinds of answer of TREC (chance
-# {res}`30_ask:fine_chance:.2f`), the second asks which of 151 or
+# has the {res}`40_ask:fine_options` kinds of answer of TREC (chance
+# {res}`40_ask:fine_chance:.2f`), the second asks which of 151 or
 # 1,000 nouns a WordNet definition defines.
 
 # %% tags=["hide-input"]
@@ -476,14 +476,14 @@ pd.DataFrame(table).round(3)
 
 # %% [markdown]
 # Read both tables by their last stage. The right option nearly always reaches the final of the
-# TREC kinds ({res}`30_ask:fine_reach:.0%` with eight finalists), so that the final decides. A
-# second head that was trained on finalists takes the accuracy from {res}`30_ask:fine_head:.3f`
-# to {res}`30_ask:fine_second:.3f`, less than the standard error of
-# {res}`30_ask:fine_error:.3f`. The untrained letters, given a good list, throw it away: they
+# TREC kinds ({res}`40_ask:fine_reach:.0%` with eight finalists), so that the final decides. A
+# second head that was trained on finalists takes the accuracy from {res}`40_ask:fine_head:.3f`
+# to {res}`40_ask:fine_second:.3f`, less than the standard error of
+# {res}`40_ask:fine_error:.3f`. The untrained letters, given a good list, throw it away: they
 # choose by letter, and averaging over orders brings them little above chance among finalists, no
 # further. *A final is worth having only with a policy that is better than the first stage on
 # the close calls.* The rows that the language model saw are few
-# ({res}`30_ask:staged_rows` of each task), which is enough to see this and not more.
+# ({res}`40_ask:staged_rows` of each task), which is enough to see this and not more.
 #
 # In code, with groups of four, so that nine desks need a final:
 
@@ -524,7 +524,7 @@ for name, fault in faults.items():
 # :::{admonition} What would change my mind
 # :class: warning
 #
-# - *{res}`30_ask:tickets` tickets are few.* They are enough to tell chance from competence and a
+# - *{res}`40_ask:tickets` tickets are few.* They are enough to tell chance from competence and a
 #   favourite letter from none; they are not enough to rank two models.
 # - *Larger models read options better.* The published warm-ups of Qwen3-0.6B-Base pick the right
 #   letter on most questions after a hundred supervised steps. Whether they are calibrated is
@@ -571,7 +571,7 @@ print({name: answer.value for name, answer in by_schema.items()})
 # :label: ex-ask-2
 #
 # Rotations of one ticket are not independent. Give a 95 % interval for the accuracy that
-# resamples whole tickets, and say whether it holds {res}`30_ask:chance:.2f`.
+# resamples whole tickets, and say whether it holds {res}`40_ask:chance:.2f`.
 # :::
 #
 # :::{solution} ex-ask-2
