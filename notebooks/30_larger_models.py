@@ -118,7 +118,7 @@ def span(machine: cost.Machine, tokens: int) -> str:
     )
 
 
-# %% mystnb={"figure": {"caption": "Estimates, not measurements: one run (one outcome arm, one seed) of the reference protocol, Qwen3-0.6B-Base, every weight. Above: the memory of each machine, and what training needs (dotted). Below: hours a run for prompts of 128, 256 and 512 tokens, from 40 % (left) to 15 % (right) of the maker's peak. Logarithmic axes.", "name": "fig-larger-cost"}, "image": {"alt": "Two panels with a row for each of T4, A100 and H200. Above, bars of memory; all three end right of the dotted line of what training needs, the T4 only just. Below, three ranges of hours a row; they grow with the length of prompts, the T4 takes several times as long as the A100, and on the H200 the ranges of short prompts shrink to a point because launching operations sets the time."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Estimates, not measurements: one run (one outcome arm, one seed) of the reference protocol, Qwen3-0.6B-Base, every weight. Above: the memory of each machine, and what training needs (dotted). Below: hours a run for prompts of 128, 256 and 512 tokens, from {res}`30_larger_models:assumed.high:.0%` (left) to {res}`30_larger_models:assumed.low:.0%` (right) of the maker's peak. Logarithmic axes.", "name": "fig-larger-cost"}, "image": {"alt": "Two panels with a row for each of T4, A100 and H200. Above, bars of memory; all three end right of the dotted line of what training needs, the T4 only just. Below, three ranges of hours a row; they grow with the length of prompts, the T4 takes several times as long as the A100, and on the H200 the ranges of short prompts shrink to a point because launching operations sets the time."}} tags=["hide-input"]
 fig, axes = plots.figure(2, height=3.6, height_ratios=(2, 3))
 rows = np.arange(len(cost.MACHINES))
 axes[0].barh(
@@ -335,8 +335,8 @@ pd.DataFrame(
 # On SmolLM2 a third of the products would make an estimated {res}`30_larger_models:top_seconds:.1f` seconds a step of
 # the measured {res}`30_larger_models:step_seconds:.1f`, and the
 # {res}`30_larger_models:smol_runs` runs of `smol_trec` would take an estimated
-# {res}`30_larger_models:smol_hours:.0f` hours of one core. Products there run in bfloat16, which a
-# processor may do faster or slower than the float32 that was measured.
+# {res}`30_larger_models:smol_hours:.0f` hours of one core. They run in float32: a processor without products in
+# bfloat16 imitates them, tens of times slower.
 #
 # ## The reference protocol, ready to run
 #
@@ -419,8 +419,9 @@ pd.DataFrame(
 # The largest errors are {res}`30_larger_models:time_error:.0%` in time and
 # {res}`30_larger_models:memory_error:.0%` in memory. That validates the counting, on one
 # processor, in float32, for one model. It does not validate a GPU: the peaks below are the maker's,
-# the share of it that is reached is assumed to lie between 15 and 40 %, and a launch is assumed to take 8
-# microseconds. **Every number of the next table is an estimate; nobody has run it here.** Memory is
+# the share of it that is reached is assumed to lie between {res}`30_larger_models:assumed.low:.0%` and
+# {res}`30_larger_models:assumed.high:.0%`, and a launch is assumed to take
+# {res}`30_larger_models:assumed.launch:.0f` microseconds. **Every number of the next table is an estimate; nobody has run it here.** Memory is
 # for the longest prompts, {res}`30_larger_models:micro_batch` at a time.
 
 # %%
@@ -487,6 +488,11 @@ save_numbers(
             end: hours(t4, typical, share)
             for end, share in zip(("low", "high"), REACHED, strict=True)
         },
+        "assumed": {
+            "low": min(REACHED),
+            "high": max(REACHED),
+            "launch": 1e6 * t4.launch,
+        },
         "step_seconds": base["seconds"],
         "base_prompts": base["prompts"],
         "top": smol.TOP_LAYERS,
@@ -542,7 +548,7 @@ save_numbers(
 #   learn "C for such questions" instead of reading the options.
 # - **The outcome is a label.** TREC gives one label per question, so there is no disagreement to
 #   state; confidence can only be right on average over questions.
-# - **The hours are estimates.** A GPU that reaches less than 15 % of its peak takes longer than the table says.
+# - **The hours are estimates.** A GPU that reaches less than {res}`30_larger_models:assumed.low:.0%` of its peak takes longer than the table says.
 # :::
 #
 # ## Exercises

@@ -6,6 +6,7 @@ than the decision head is a class of its own with the same fields and two method
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Protocol
@@ -125,6 +126,50 @@ def arm(name: str) -> Arm:
     if name not in ARMS:
         raise KeyError(f"no arm {name!r}; there are {', '.join(sorted(ARMS))}")
     return ARMS[name]
+
+
+def best_cell(
+    records: Iterable[RunRecord],
+    cell: Callable[[dict[str, Any]], Any],
+    metric: str,
+    *,
+    cells: int,
+    seeds: int,
+    what: str,
+    family: str,
+) -> Any:
+    """The cell of a tuning grid with the best mean validation metric.
+
+    Parameters
+    ----------
+    records : iterable of RunRecord
+        The tuning runs of one arm; no other split than validation is looked at.
+    cell : callable
+        The cell of a run, from its ``config["train"]``.
+    metric : str
+        ``"accuracy"`` is maximised, any other metric minimised.
+    cells, seeds : int
+        Size of the grid and runs of each cell.
+    what, family : str
+        Whose grid it is and the family that fills it, for the error.
+
+    Raises
+    ------
+    LookupError
+        If the grid is not complete.
+    """
+    found: dict[Any, list[float]] = {}
+    for record in records:
+        row = found.setdefault(cell(record.config["train"]), [])
+        row.append(record.metrics["validation"][metric])
+    full = [key for key, row in found.items() if len(row) >= seeds]
+    if len(full) < cells:
+        raise LookupError(
+            f"the grid of {what} has {len(full)} of {cells} cells; finish it with: "
+            f"rlcd runs {family}"
+        )
+    sign = -1.0 if metric == "accuracy" else 1.0
+    return min(full, key=lambda key: sign * float(np.mean(found[key])))
 
 
 @cache

@@ -23,6 +23,7 @@ import torch
 from rlcd_core.arms import ARMS
 from rlcd_core.data.build import load_items
 from rlcd_core.data.manifest import fetch
+from rlcd_core.data.nota import shuffle_options
 from rlcd_core.data.triage import tickets
 from rlcd_core.env import LabelledEnv
 from rlcd_core.evaluate import answers_by_order, battery, known_posterior
@@ -37,7 +38,7 @@ from rlcd_core.policy import (
     VerbatimPolicy,
     predict,
 )
-from rlcd_core.policy.adapt import trained
+from rlcd_core.policy.adapt import lora, merge, trained
 from rlcd_core.policy.stated import stated_confidence
 from rlcd_core.records import hardware, results_dir, versions
 from rlcd_core.schema import Choice
@@ -55,6 +56,8 @@ MANY = 40  # questions with many options
 MANY_TRAIN, MANY_TEST = 1000, 300
 TICKETS = 1000  # of which a head learns the known posterior
 KNOWN = 20  # tickets of each kind that the language model is asked
+# One pass, nothing tuned: a usual rate for such a change.
+LORA_LABELS, LORA_RANK, LORA_RATE, LORA_BATCH = 960, 8, 5e-4, 8
 VERBATIM = {
     "verbatim_sum": {"length": "sum"},
     "verbatim_tokens": {"length": "tokens"},
@@ -162,13 +165,18 @@ def measure_letter(items: list[Any], labels: np.ndarray) -> dict[str, Any]:
     """The letter readout in every order, its label mass, time and battery."""
     letter = LetterPolicy.load()
     orders = np.stack(answers_by_order(letter, items, count=ORDERS))
-    whole = letter.prepare(items)
-    mass = [letter.label_mass(whole.take([row])) for row in range(len(items))]
     return {
         "orders": {"letter": rounded(orders)},
         "answers": {"letter": rounded(orders[:, 0])},
-        "label_mass": rounded(torch.cat(mass)),
+        "label_mass": rounded(label_mass(letter, items)),
     }
+
+
+def label_mass(letter: LetterPolicy, items: list[Any]) -> np.ndarray:
+    """What the vocabulary gives to the labels, (N,)."""
+    whole = letter.prepare(items)
+    mass = [letter.label_mass(whole.take([row])) for row in range(len(items))]
+    return torch.cat(mass).numpy()
 
 
 def measure_verbatim(items: list[Any], _: np.ndarray) -> dict[str, Any]:
@@ -243,6 +251,39 @@ def measure_spans(items: list[Any], labels: np.ndarray) -> dict[str, Any]:
             "trained": trained(spans),
             "frozen": scores(head, test, test_truth),
             "both": scores(spans, test, test_truth),
+        },
+    }
+
+
+def measure_lora(items: list[Any], labels: np.ndarray) -> dict[str, Any]:
+    """Letters after one pass over labels with a low-rank change; orders drawn anew."""
+    rows = load_items("trec", "train")
+    drawn = np.random.default_rng(0).permutation(len(rows))[:LORA_LABELS]
+    rng = np.random.default_rng(1)
+    shown = [shuffle_options(rows[row], rng) for row in drawn]
+    letter = lora(LetterPolicy.load(), LORA_RANK)
+    share = trained(letter)
+    fit(
+        letter,
+        [(item.state, item.question) for item in shown],
+        np.array([item.label for item in shown]),
+        LORA_RATE,
+        LORA_LABELS // LORA_BATCH,
+        LORA_BATCH,
+    )
+    merge(letter)
+    every_order = np.stack(answers_by_order(letter, items, count=ORDERS))
+    return {
+        "answers": {"lora": rounded(every_order[:, 0])},
+        "orders": {"lora": rounded(every_order)},
+        "battery": {"lora": checks(letter, items[:BATTERY], labels[:BATTERY])},
+        "lora": {
+            "labels": LORA_LABELS,
+            "rank": LORA_RANK,
+            "rate": LORA_RATE,
+            "batch": LORA_BATCH,
+            "trained": share,
+            "label_mass": rounded(label_mass(letter, items).mean()),
         },
     }
 
@@ -393,6 +434,7 @@ PARTS = {
     "many": measure_many,
     "stated": measure_stated,
     "spans": measure_spans,
+    "lora": measure_lora,
     "known": measure_known,
     "battery": measure_battery,
     "times": measure_times,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-
-import numpy as np
+from typing import Any
 
 from rlcd_core.arms import ARMS
 from rlcd_core.extra.families.rater import FRESH_SEEDS, TUNING_SEEDS, tuned
-from rlcd_core.extra.jobs import Job
+from rlcd_core.extra.jobs import Job, best_cell
 from rlcd_core.records import RunRecord, Store
 from rlcd_core.train import TrainConfig
 
@@ -55,6 +54,10 @@ def _records() -> list[RunRecord]:
     return Store("efficiency_tuning").records()
 
 
+def _replays(sizes: dict[str, Any]) -> int:
+    return sizes.get("replays", 0)  # a default that records leave out
+
+
 def chosen(name: str, budget: int, replay: bool) -> TrainConfig:
     """The cell with the best mean validation Brier score at one budget.
 
@@ -68,21 +71,25 @@ def chosen(name: str, budget: int, replay: bool) -> TrainConfig:
     LookupError
         If the grid is not complete.
     """
-    cells: dict[tuple[float, int, int], list[float]] = {}
-    for record in _records():
-        sizes = record.config["train"]
-        again = sizes.get("replays", 0)
-        allowed = replay or not again
-        if record.arm == name and sizes["outcomes"] == budget and allowed:
-            cell = sizes["learning_rate"], sizes["outcomes_per_step"], again
-            cells.setdefault(cell, []).append(record.metrics["validation"]["brier"])
-    wanted = sum(len(rates) for _, again, rates in GRID if replay or not again)
-    if len(cells) < wanted or min(map(len, cells.values())) < len(TUNING_SEEDS):
-        raise LookupError(
-            f"the grid of arm {name!r} at {budget:,} outcomes has {len(cells)} of "
-            f"{wanted} cells; finish it with: rlcd runs efficiency_tuning"
-        )
-    rate, batch, again = min(cells, key=lambda cell: float(np.mean(cells[cell])))
+    rate, batch, again = best_cell(
+        (
+            r
+            for r in _records()
+            if r.arm == name
+            and r.config["train"]["outcomes"] == budget
+            and (replay or not _replays(r.config["train"]))
+        ),
+        lambda sizes: (
+            sizes["learning_rate"],
+            sizes["outcomes_per_step"],
+            _replays(sizes),
+        ),
+        "brier",
+        cells=sum(len(rates) for _, again, rates in GRID if replay or not again),
+        seeds=len(TUNING_SEEDS),
+        what=f"arm {name!r} at {budget:,} outcomes",
+        family="efficiency_tuning",
+    )
     return TrainConfig(
         learning_rate=rate, outcomes=budget, outcomes_per_step=batch, replays=again
     )

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-
-import numpy as np
+from operator import itemgetter
 
 from rlcd_core.arms import ARMS
 from rlcd_core.extra.families.rater import FRESH_SEEDS, ONE_RATE, by_accuracy, tuned
-from rlcd_core.extra.jobs import Job, arm
+from rlcd_core.extra.jobs import Job, arm, best_cell
 from rlcd_core.records import RunRecord, Store
 from rlcd_core.tasks import WARMUP_ARM, Noise
 from rlcd_core.train import Arm, TrainConfig
@@ -137,21 +136,18 @@ def text_tuned(source: str, name: str) -> TrainConfig:
     LookupError
         If the grid of this arm is not complete.
     """
-    cells: dict[tuple[float, int], list[dict[str, float]]] = {}
-    for record in _text_records():
-        if record.arm == name and record.config["task"] == f"label-{source}":
-            sizes = record.config["train"]
-            cell = sizes["learning_rate"], sizes["outcomes_per_step"]
-            cells.setdefault(cell, []).append(record.metrics["validation"])
-    wanted = sum(map(len, TEXT_GRID.values()))
-    if len(cells) < wanted or min(map(len, cells.values())) < len(TEXT_TUNING_SEEDS):
-        raise LookupError(
-            f"the grid of arm {name!r} on {source} has {len(cells)} of {wanted} cells; "
-            "finish it with: rlcd runs text_tuning"
-        )
-    key, sign = ("accuracy", -1) if by_accuracy(name) else ("brier", 1)
-    rate, batch = min(
-        cells, key=lambda cell: sign * float(np.mean([row[key] for row in cells[cell]]))
+    rate, batch = best_cell(
+        (
+            r
+            for r in _text_records()
+            if r.arm == name and r.config["task"] == f"label-{source}"
+        ),
+        itemgetter("learning_rate", "outcomes_per_step"),
+        "accuracy" if by_accuracy(name) else "brier",
+        cells=sum(map(len, TEXT_GRID.values())),
+        seeds=len(TEXT_TUNING_SEEDS),
+        what=f"arm {name!r} on {source}",
+        family="text_tuning",
     )
     return TrainConfig(learning_rate=rate, outcomes_per_step=batch)
 

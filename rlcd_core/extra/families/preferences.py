@@ -6,12 +6,14 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from rlcd_core.arms import ARMS
 from rlcd_core.env import LabelledEnv, RaterEnv
+from rlcd_core.extra.jobs import best_cell
 from rlcd_core.extra.preferences import RankingEnv, pair_task
 from rlcd_core.policy import DecisionHead, Encoder, predict
 from rlcd_core.records import RunRecord, Store
@@ -239,20 +241,20 @@ def tuned(task: str, name: str) -> TrainConfig:
 
 def chosen_by(task: str, name: str, key: str) -> TrainConfig:
     """The rate of the best mean validation metric ``key``; errors as `tuned`."""
-    sign = -1 if key == "accuracy" else 1
-    cells: dict[float, list[float]] = {}
-    for record in _tuning_records():
-        if record.arm == name and record.config["task"] == _task(task).name:
-            rate = record.config["train"]["learning_rate"]
-            cells.setdefault(rate, []).append(sign * record.metrics["validation"][key])
-    rates = RATES[task]
-    full = [rate for rate in rates if len(cells.get(rate, [])) == len(TUNING_SEEDS)]
-    if len(full) < len(rates):
-        raise LookupError(
-            f"the grid of {name!r} on {task!r} has {len(full)} of {len(rates)} rates; "
-            "finish it with: rlcd runs preferences_tuning"
-        )
-    return sizes(task, name, min(rates, key=lambda rate: float(np.mean(cells[rate]))))
+    rate = best_cell(
+        (
+            r
+            for r in _tuning_records()
+            if r.arm == name and r.config["task"] == _task(task).name
+        ),
+        itemgetter("learning_rate"),
+        key,
+        cells=len(RATES[task]),
+        seeds=len(TUNING_SEEDS),
+        what=f"{name!r} on {task!r}",
+        family="preferences_tuning",
+    )
+    return sizes(task, name, rate)
 
 
 @cache

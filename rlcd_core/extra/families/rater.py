@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-
-import numpy as np
+from operator import itemgetter
 
 from rlcd_core.arms import ARMS
-from rlcd_core.extra.jobs import Job, arm
+from rlcd_core.extra.jobs import Job, arm, best_cell
 from rlcd_core.records import RunRecord, Store
 from rlcd_core.tasks import WARMUP_ARM
 from rlcd_core.train import TrainConfig
@@ -116,26 +115,16 @@ def tuned(name: str) -> TrainConfig:
     LookupError
         If the grid of this arm is not complete.
     """
-    cells: dict[tuple[float, int], list[dict[str, float]]] = {}
-    for record in _tuning_records():
-        if record.arm == name:
-            sizes = record.config["train"]
-            cell = sizes["learning_rate"], sizes["outcomes_per_step"]
-            cells.setdefault(cell, []).append(record.metrics["validation"])
-    wanted = sum(map(len, TUNING_GRID.values()))
-    if name in AT_THE_EDGE:
-        wanted += sum(map(len, EXTENSION.values()))
-    if len(cells) < wanted or min(map(len, cells.values())) < len(TUNING_SEEDS):
-        raise LookupError(
-            f"the grid of arm {name!r} has {len(cells)} of {wanted} cells; finish it "
-            "with: rlcd runs rater_tuning"
-        )
-    key, sign = ("accuracy", -1) if by_accuracy(name) else ("brier", 1)
-
-    def cost(cell: tuple[float, int]) -> float:
-        return sign * float(np.mean([row[key] for row in cells[cell]]))
-
-    rate, batch = min(cells, key=cost)
+    grids = [TUNING_GRID, EXTENSION] if name in AT_THE_EDGE else [TUNING_GRID]
+    rate, batch = best_cell(
+        (r for r in _tuning_records() if r.arm == name),
+        itemgetter("learning_rate", "outcomes_per_step"),
+        "accuracy" if by_accuracy(name) else "brier",
+        cells=sum(len(rates) for grid in grids for rates in grid.values()),
+        seeds=len(TUNING_SEEDS),
+        what=f"arm {name!r}",
+        family="rater_tuning",
+    )
     return TrainConfig(learning_rate=rate, outcomes_per_step=batch)
 
 

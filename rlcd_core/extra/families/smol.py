@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from rlcd_core.data.manifest import cache_dir, load_manifest
-from rlcd_core.extra.jobs import arm
+from rlcd_core.extra.jobs import arm, best_cell
 from rlcd_core.extra.letterjob import LetterJob
 from rlcd_core.records import RunRecord, Store
 from rlcd_core.tasks import (
@@ -41,7 +42,10 @@ WARMUP_ROWS = 96
 
 @dataclass(frozen=True)
 class SmolJob:
-    """One run of the top layers on TREC, fixed option order, in bf16 autocast."""
+    """One run of the top layers on TREC, fixed option order.
+
+    In float32: many processors have no bfloat16 products, and are 40 times slower then.
+    """
 
     arm: Any
     config: TrainConfig
@@ -115,7 +119,7 @@ def policy_config() -> dict[str, Any]:
         "model": "smollm2",
         "sha256": load_manifest("smollm2").members[0].sha256[:16],
         "top_layers": TOP_LAYERS,
-        "autocast": "bfloat16",
+        "dtype": "float32",
     }
 
 
@@ -124,7 +128,7 @@ def _policy() -> tuple[Any, list[Any]]:
     from rlcd_core.policy.letter import LetterPolicy
     from rlcd_core.policy.top import TopPolicy
 
-    policy = TopPolicy(LetterPolicy.load(), TOP_LAYERS, half=True)
+    policy = TopPolicy(LetterPolicy.load(), TOP_LAYERS)
     return policy, [p.detach().clone() for p in policy.parameters() if p.requires_grad]
 
 
@@ -188,19 +192,15 @@ def chosen_rate(name: str) -> float:
     """
     first = name == WARMUP_ARM.name
     family = "smol_trec_start" if first else "smol_trec_pilot"
-    found: dict[float, dict[str, float]] = {}
-    for record in Store(family).records():
-        if record.arm == name:
-            part = record.config["warmup" if first else "train"]
-            found[part["learning_rate"]] = record.metrics["validation"]
-    if set(found) != set(PILOT_RATES):
-        raise LookupError(
-            f"the pilot of arm {name!r} has rates {sorted(found)} of {PILOT_RATES}; "
-            f"finish it with: rlcd runs {family}"
-        )
-    if name.startswith("rlvr"):
-        return max(found, key=lambda rate: found[rate]["accuracy"])
-    return min(found, key=lambda rate: found[rate]["brier"])
+    return best_cell(
+        (r for r in Store(family).records() if r.arm == name),
+        itemgetter("learning_rate"),
+        "accuracy" if name.startswith("rlvr") else "brier",
+        cells=len(PILOT_RATES),
+        seeds=1,
+        what=f"arm {name!r}",
+        family=family,
+    )
 
 
 def smol_trec() -> list[SmolJob]:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from rlcd_core.data.manifest import cache_dir
 from rlcd_core.data.nota import NOTA, inject_nota, shuffle_options
 from rlcd_core.data.split import split_by_group
 from rlcd_core.data.triage import tickets
-from rlcd_core.extra.jobs import arm
+from rlcd_core.extra.jobs import arm, best_cell
 from rlcd_core.extra.scratch import Reader
 from rlcd_core.files import write_atomically
 from rlcd_core.records import RunRecord, Store, results_dir
@@ -490,18 +491,15 @@ def tuned(name: str) -> TrainConfig:
         If the grid of this arm is not complete.
     """
     name = {"rlvr_low": "rlcd_loo", "warmup": "rlcd_loo"}.get(name, name)
-    cells: dict[float, list[dict[str, float]]] = {}
-    for record in _tuning_records():
-        if record.arm == name:
-            rate = record.config["train"]["learning_rate"]
-            cells.setdefault(rate, []).append(record.metrics["validation"])
-    if len(cells) < len(RATES) or min(map(len, cells.values())) < len(TUNING_SEEDS):
-        raise LookupError(
-            f"the grid of arm {name!r} has {len(cells)} of {len(RATES)} cells; finish "
-            "it with: rlcd runs triage_tuning"
-        )
-    key, sign = ("accuracy", -1) if name == "rlvr_loo" else ("brier", 1)
-    best = min(cells, key=lambda c: sign * np.mean([row[key] for row in cells[c]]))
+    best = best_cell(
+        (r for r in _tuning_records() if r.arm == name),
+        itemgetter("learning_rate"),
+        "accuracy" if name == "rlvr_loo" else "brier",
+        cells=len(RATES),
+        seeds=len(TUNING_SEEDS),
+        what=f"arm {name!r}",
+        family="triage_tuning",
+    )
     return replace(DECIDING, learning_rate=best)
 
 
