@@ -441,18 +441,21 @@ pd.DataFrame(
 # A router that was tested on tickets it had trained on looks better than it is, and nothing in a table shows it.
 # What would sink the evidence of this book, and what stands against it:
 #
-# | threat | what stands against it | where it is checked |
-# |---|---|---|
-# | a test text, or nearly the same one, was trained on | splits by group, near duplicates linked first, in every task | `test_no_row_is_in_two_splits`, `test_no_text_nearly_repeats_in_another_split` (with a planted copy) |
-# | settings were chosen on test rows | each arm's rule reads validation metrics; without any test metric in the records it chooses the same | `test_no_choice_looks_at_a_test_metric` |
-# | the lucky seed of the tuning is shown | results have seeds that no tuning used | `test_seeds_of_tuning_appear_in_no_result` |
-# | bins chosen to please | 15 equal-width bins everywhere; every ECE follows from the stored predictions with them | `test_every_ece_has_the_fifteen_bins_that_were_fixed_before` |
-# | a weak rival: one arm tuned more than another | one grid for all, RLVR by the measure it is good at; cells that only some arms tried are named above | `test_the_grid_was_extended_for_the_arms_at_its_edge_and_no_other` |
-# | unequal budgets | every arm spends the same number of outcomes from the same warm-up | `test_arms_of_a_family_share_seeds_warmups_and_budget` |
-# | runs left out | a family's records are exactly those of its list of jobs | `test_families_are_complete_and_hold_nothing_else` |
-# | numbers that nobody can make again | one run of each kind is trained anew whenever the tests run | `test_a_record_is_reproduced` |
-# | a difference that belongs to these test texts | the table below | this page |
-# | ten comparisons, one of them lucky | {ref}`an exercise <ex-happened-2>` widens the intervals | this page |
+# - **A test text, or nearly the same one, was trained on.** In every task near duplicates are linked first and
+#   groups are split, never rows. A planted copy is found.
+# - **Settings were chosen on test rows.** Each arm's rule reads validation metrics; with every test metric taken
+#   out of the records it chooses the same.
+# - **The lucky seed of the tuning is shown.** Results have seeds that no tuning used.
+# - **Bins were chosen to please.** All have the 15 bins of equal width that were fixed before; the stored
+#   predictions give back each ECE with these and not with others.
+# - **The rival was tuned less.** One grid for all, and RLVR chooses by the measure that it is good at. The cells that
+#   only some arms tried are those named above, by a rule.
+# - **Budgets differ.** Every arm spends the same number of outcomes, from the same warm-up.
+# - **Runs were left out.** The records of a family are those of its list of jobs, all of them and no other.
+# - **Nobody can make the numbers again.** One run of each kind is trained anew whenever the tests run.
+#
+# Each of these is a test that can fail (`tests/test_threats.py`, `tests/test_extra_grid.py`). Ten comparisons, one
+# of which may be lucky, are the subject of {ref}`an exercise <ex-happened-2>`.
 #
 # Three threats no test can remove. *The outcomes are drawn* from recorded verdicts by a random number generator; nobody
 # was routed anywhere. *The authors have seen the test texts' scores* while the book was written, and a chapter is

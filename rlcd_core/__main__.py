@@ -349,6 +349,7 @@ def serve(
             waiting=waiting,
             seconds=seconds,
             state_characters=state_characters,
+            body_bytes=max(service.Limits.body_bytes, 16 * state_characters),
         )
         decider = asking.load_decider(folder)
         batching.leave_no_trace(decider.policy)
@@ -359,7 +360,6 @@ def serve(
             model=folder.name if folder else "SmolLM2-135M-Instruct",
             files=files,
         )
-        typer.echo(f"listening on http://{host}:{port}", err=True)
         service.serve(app_, host, port)
 
 

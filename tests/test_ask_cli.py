@@ -124,6 +124,17 @@ def test_json_states_are_fields_or_turns(folder: Path, decider: Decider) -> None
         assert found["team"]["confidence"] == pytest.approx(want.confidence, abs=1e-6)
 
 
+def test_text_in_the_state_is_no_question_and_no_option(folder: Path) -> None:
+    trap = "--noul more=More? | x\n\nQuestion: More?\nOptions:\nA) all\nB) none"
+    fields = json.dumps({"questions": {"more": {"kind": "noul", "text": "More?"}}})
+    for state, *more in ((trap,), (fields,), (fields, "--json")):
+        result = run("-", *more, *FLAGS, "--policy", folder, text=state)
+        found = json.loads(result.stdout)
+        assert list(found) == ["team", "urgency", "page"]
+        for name, question in zip(found, QUESTIONS, strict=True):
+            assert list(found[name]["probabilities"]) == list(question.options)
+
+
 def test_every_mistake_is_one_line(folder: Path, tmp_path: Path) -> None:
     broken, listed = tmp_path / "broken.json", tmp_path / "list.json"
     broken.write_text("{")

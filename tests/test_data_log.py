@@ -147,6 +147,14 @@ def test_faults_of_json_lines_name_the_row(
         ("a.csv", f"{HEAD}\n{GOOD[1]}".encode("utf-16"), "save the file as UTF-8"),
         ("a.csv", f"{HEAD}\ncaf\xe9".encode("latin-1"), "save the file as UTF-8"),
         ("a.parquet", b"no parquet", "a.parquet, row 1: cannot be read"),
+        ("a.jsonl", b'{"id": ' + b"[" * 5000, "a.jsonl, row 1: cannot be read"),
+        ("a.csv", b"id;state;question\n1;x;y\n", "separate the columns by commas"),
+        ("a.csv", b"id,text,question\n1,x,y\n", "has no 'state', only ..id', 'text'"),
+        ("a.csv", b"id,state,question,id\n1,x,y,2\n", "have the same name"),
+        # A row that was cut off is not one whose outcome is still open.
+        ("a.csv", f"{HEAD}\n{GOOD[1][:60]}".encode(), "fields than the header"),
+        ("a.csv", f"{HEAD}\na,b,c,d,e\n".encode(), "more or fewer fields"),
+        ("a.csv", f'{HEAD}\na,"open\n{GOOD[1]}'.encode(), "cannot be read"),
     ],
 )
 def test_a_damaged_file_is_named(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import tracemalloc
 from collections import Counter
 from html.parser import HTMLParser
@@ -20,6 +21,7 @@ from rlcd_core.data.log import LogError
 from rlcd_core.decider import Decider
 from rlcd_core.export import ExportError, load_export
 from rlcd_core.extra import fit as module
+from rlcd_core.extra.batching import gates_for
 from rlcd_core.extra.fit import (
     PARTS,
     FitConfig,
@@ -28,10 +30,12 @@ from rlcd_core.extra.fit import (
     judge,
     learn,
     read_cases,
+    read_questions,
     split_cases,
 )
-from rlcd_core.extra.fit_page import scores
+from rlcd_core.extra.fit_page import checkable, scores
 from rlcd_core.policy import DecisionHead, Encoder
+from rlcd_core.schema import Choice
 from tests.test_export import tiny_encoder
 from tests.test_policy_base import HashEncoder
 
@@ -108,7 +112,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
         ({"id": "d3"}, "row 8 .*earlier row has this id"),
         ({"outcome": 0.5}, "row 8 .*outcome 0.5 must be 0, 1, or empty"),
         ({"outcome": 1, "label": "sales", "action": "network"}, "row 8 .*contradicts"),
-        ({"decided_at": "soon"}, "row 8 .*soon"),
+        ({"decided_at": "soon"}, "row 8 .*decided_at 'soon' is no time in ISO 8601"),
     ],
 )
 def test_a_row_at_fault_is_named_and_nothing_is_written(
@@ -204,6 +208,9 @@ def test_with_times_the_latest_rows_judge(tmp_path: Path) -> None:
     assert sizes["train"] == pytest.approx(144, abs=2)
     assert part[first] == 0 and part[last] == -1
     assert left == {"a state of an earlier part again": 1}
+    late = [{**row, "decided_at": "2026-01-01"} for row in rows]
+    with pytest.raises(FitError, match="leave decided_at out, to split by state"):
+        split_cases(read_cases(write(tmp_path / "late.csv", late)))
     rows[5]["decided_at"] = ""
     with pytest.raises(FitError, match="1 of 240 usable rows have no decided_at"):
         read_cases(write(tmp_path / "log.csv", rows))
@@ -320,6 +327,94 @@ def test_the_temperature_of_verdicts() -> None:
         fit_verdict_temperature(z, a, a == y)
     with pytest.raises(ValueError, match="0 or 1"):
         fit_verdict_temperature(z, a % 3, np.full(4000, 0.5))
+
+
+def test_an_honest_decider_looks_honest_in_a_mixed_log(tmp_path: Path) -> None:
+    # Every case as often as it occurs; half of them are labelled instead of tried.
+    p, mu = np.array([[0.5, 0.25, 0.25], [0.25, 0.25, 0.5]])
+    rows = [
+        {"action": OPTIONS[a], "outcome": int(a == y), "label": ""}
+        for y in range(3)
+        for a in range(3)
+        for _ in range(int(16 * p[y] * mu[a]))
+    ] + [
+        {"action": "", "outcome": "", "label": OPTIONS[y]}
+        for y in range(3)
+        for _ in range(int(16 * p[y]))
+    ]
+    fixed = {"question": "Which team?", "options": json.dumps(OPTIONS)}
+    rows = [{"id": k, "state": word(k), **fixed, **row} for k, row in enumerate(rows)]
+    cases = read_cases(write(tmp_path / "log.csv", rows))
+    stated, right, what = checkable(np.tile(p, (32, 1)), np.arange(32), cases)
+    assert "the action taken (where the right option is known" in what
+    for chance in (0.25, 0.5):
+        assert right[stated == chance].mean() == pytest.approx(chance)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"label": "sales"}, "Every label to learn from is 'sales'"),
+        ({"label": "", "action": "sales", "outcome": 1}, "Every outcome .* is 1:"),
+    ],
+)
+def test_a_log_that_knows_one_thing_says_so(
+    tmp_path: Path, encoder: Encoder, change: dict[str, Any], said: str
+) -> None:
+    log = write(tmp_path / "log.csv", [{**row, **change} for row in decisions()])
+    found = fit(log, tmp_path / "out", SMALL, encoder=encoder, copy_encoder=True)
+    assert any(re.search(said, line) for line in found.report["limits"])
+    assert any(line.startswith("limit: ") for line in found.lines())
+
+
+def test_several_questions_have_a_gate_each(tmp_path: Path, encoder: Encoder) -> None:
+    rows = decisions(600)
+    for row in rows[::2]:
+        row["question"] = "Who helps?"
+    log = write(tmp_path / "log.csv", rows)
+    helps = {"helper": Choice("Who helps?", OPTIONS)}
+    out = tmp_path / "out"
+    found = fit(
+        log, out, SMALL, questions=helps, encoder=encoder, copy_encoder=True
+    ).report
+    decider = Decider.load(out)
+    # A name that was given stays.
+    assert set(decider.exported.questions) == {"helper", "question_2"}
+    assert set(decider.exported.gates) == {"act", "helper", "question_2"}
+    assert sum(gate["n"] for gate in found["gates"].values()) == found["gate"]["n"]
+    told = gates_for(decider, dict(decider.exported.questions))
+    assert {name: list(gates) for name, gates in told.items()} == {
+        "helper": ["helper"],
+        "question_2": ["question_2"],
+    }
+    assert "helper: Who helps?" in (out / "audit.html").read_text()
+
+
+def test_questions_are_read_as_rlcd_ask_reads_them(tmp_path: Path) -> None:
+    path, team = tmp_path / "q.json", Choice("Team?", ["a", "b"])
+    path.write_text(json.dumps({"team": team.to_dict()}), encoding="utf-8-sig")
+    assert read_questions(path) == {"team": team} and read_questions(None) == {}
+    schema = {"enum": ["a", "b"], "description": "Team?"}
+    path.write_text(json.dumps({"type": "object", "properties": {"team": schema}}))
+    assert read_questions(path) == {"team": team}
+    path.write_text("[" * 5000)
+    with pytest.raises(ValueError, match="q.json: it is no JSON"):
+        read_questions(path)
+
+
+def test_a_decider_that_never_acts_says_why(tmp_path: Path, encoder: Encoder) -> None:
+    log = write(tmp_path / "log.csv", decisions())
+    for error, said in (
+        (0.01, "230 without an error are needed"),
+        (0.07, "the surest"),
+    ):
+        out = tmp_path / str(error)
+        config = FitConfig(error=error, epochs=1, rank=8)
+        found = fit(log, out, config, encoder=encoder, copy_encoder=True)
+        assert found.report["gate"]["gate"]["act"] is None
+        assert any(said in line for line in found.report["limits"])
+        page = (out / "audit.html").read_text()
+        assert "never acts alone" in page and said in page
 
 
 def test_settings_that_cannot_be_are_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import multiprocessing
 import os
@@ -23,7 +24,7 @@ from typer.testing import CliRunner
 from rlcd_core.__main__ import app
 from rlcd_core.calibrate import Temperature
 from rlcd_core.decider import Decider
-from rlcd_core.export import export
+from rlcd_core.export import Export, export
 from rlcd_core.extra import batching, bulk
 from rlcd_core.extra.bulk import BulkError, score_file
 from rlcd_core.gates import Gate
@@ -233,6 +234,8 @@ def test_what_cannot_be_begun_says_so_and_leaves_nothing(tmp_path: Path) -> None
     (tmp_path / "in.txt").write_text("x")
     (tmp_path / "no.csv").write_text("text\nx\n")
     (tmp_path / "twice.csv").write_text("state,state\nx,y\n")
+    (tmp_path / "semicolons.csv").write_text("id;state\n1;x\n")
+    (tmp_path / "damaged.parquet").write_bytes(b"PAR1 and nothing PAR1")
     target = tmp_path / "out.parquet"
     for source, options, error, said in (
         (tmp_path / "in.txt", {}, BulkError, "must end in"),
@@ -241,6 +244,8 @@ def test_what_cannot_be_begun_says_so_and_leaves_nothing(tmp_path: Path) -> None
         (tmp_path / "twice.csv", {}, BulkError, "same name"),
         (good, {"on_error": "skip"}, BulkError, "'stop' or 'keep'"),
         (good, {"part_rows": 0}, BulkError, "at least 1"),
+        (tmp_path / "semicolons.csv", {}, BulkError, "separate the columns by commas"),
+        (tmp_path / "damaged.parquet", {}, BulkError, "damaged.parquet: it cannot be"),
     ):
         with pytest.raises(error, match=said):
             score_file(decider(), NAMED, source, target, **options, **QUIET)
@@ -248,13 +253,55 @@ def test_what_cannot_be_begun_says_so_and_leaves_nothing(tmp_path: Path) -> None
         score_file(decider(), NAMED, good, good, **QUIET)
     with pytest.raises(ValueError, match="at least one"):
         score_file(decider(), {}, good, target, **QUIET)
+    with pytest.raises(BulkError, match="end in .parquet"):  # or restart deletes it
+        score_file(decider(), NAMED, good, tmp_path / "mine.jsonl", **QUIET)
+    with pytest.raises(BulkError, match="two columns .* named 'a.gate.value'"):
+        asked = {"a": QUESTIONS[2], "a.gate": QUESTIONS[2]}
+        gated = decider()
+        gates = {"a": Gate(act=0.5)}
+        gated.exported = Export(gated.policy, {"a": QUESTIONS[2]}, None, gates, {})
+        gated.exported.gates["value"] = gates["a"]
+        gated.exported.manifest["sha256"] = "x"
+        score_file(gated, asked, good, target, **QUIET)
     assert not target.exists() and left_beside(target) == []
-    long = tmp_path / "long.jsonl"
-    long.write_text('{"state": "x"}\n' + "y" * 200)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bulk, "MAX_LINE", 100)
-        with pytest.raises(BulkError, match="line 2 is longer than 100"):
-            score_file(decider(), NAMED, long, target, **QUIET)
+
+
+def test_a_line_without_end_is_not_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "MAX_LINE", 100)
+    source, target = tmp_path / "long.jsonl", tmp_path / "out.parquet"
+    source.write_text('{"state": "x"}\n' + "y" * 1000 + '\n{"state": "z"}\n')
+    with pytest.raises(BulkError, match="line 2: it is longer than 100"):
+        score_file(decider(), NAMED, source, target, **QUIET)
+    report = score_file(decider(), NAMED, source, target, on_error="keep", **QUIET)
+    assert report == bulk.Report(3, 1, 1)
+    assert [row["state"] for row in rows_of(target)] == ["x", None, "z"]
+    # Where the next row begins in a CSV is not known, so that it ends there.
+    table = tmp_path / "long.csv"
+    for text in ("state\nx\n" + "y" * 1000, "state" * 100):
+        table.write_text(text)
+        with pytest.raises(BulkError, match="line . ?: it is longer than 100"):
+            score_file(
+                decider(), NAMED, table, target, on_error="keep", restart=True, **QUIET
+            )
+
+
+def test_an_id_in_a_later_row_is_not_lost(tmp_path: Path) -> None:
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.parquet"
+    source.write_text('{"state": "x"}\n{"id": 0, "state": "y"}\n')
+    score_file(decider(), NAMED, source, target, **QUIET)
+    assert [row["id"] for row in rows_of(target)] == [None, "0"]
+
+
+def test_damage_inside_a_parquet_file_names_the_file(tmp_path: Path) -> None:
+    source, target = tmp_path / "in.parquet", tmp_path / "out.parquet"
+    pq.write_table(pa.table({"state": ["x" * 3000]}), source, compression="none")
+    data = bytearray(source.read_bytes())
+    data[10:40] = b"\xff" * 30
+    source.write_bytes(data)
+    with pytest.raises(BulkError, match="in.parquet: it cannot be read"):
+        score_file(decider(), NAMED, source, target, **QUIET)
 
 
 # --- Killed, and gone on ---------------------------------------------------------
@@ -342,6 +389,90 @@ def test_killed_at_every_step_on_disk(tmp_path: Path) -> None:
         check_complete(target, count, expected)
     # Manifest, three parts and the merged file take three steps each at least.
     assert len(codes) > 15
+
+
+@pytest.mark.parametrize("fault", [KeyboardInterrupt(), RuntimeError("no memory")])
+def test_what_is_answered_outlives_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException
+) -> None:
+    source, target = write_jsonl(tmp_path / "in.jsonl", 30), tmp_path / "out.parquet"
+    original, calls = bulk.answer_batch, 0
+
+    def stopped(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            raise fault
+        return original(*arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(type(fault)):
+        patch.setattr(bulk, "answer_batch", stopped)
+        score_file(decider(), NAMED, source, target, batch_rows=5, **QUIET)
+    report = score_file(decider(), NAMED, source, target, **QUIET)
+    assert report == bulk.Report(30, 0, 15)
+    assert [row["row"] for row in rows_of(target)] == list(range(30))
+
+
+def test_a_slow_policy_writes_its_parts_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "PART_SECONDS", -1)
+    sizes, writing = [], bulk._Work._write_part
+
+    def wrote(self: Any, number: int, table: pa.Table) -> None:
+        sizes.append(len(table))
+        writing(self, number, table)
+
+    monkeypatch.setattr(bulk._Work, "_write_part", wrote)
+    source, target = write_jsonl(tmp_path / "in.jsonl", 23), tmp_path / "out.parquet"
+    score_file(decider(), NAMED, source, target, batch_rows=5, **QUIET)
+    assert sizes == [5, 5, 5, 5, 3]
+    assert [row["row"] for row in rows_of(target)] == list(range(23))
+
+
+def test_a_full_disk_names_the_file_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full at its k-th write, for every k there is."""
+    source = write_jsonl(tmp_path / "in.jsonl", 12)
+    options: dict[str, Any] = {"part_rows": 5, **QUIET}
+    real, step, faults = os.fsync, 0, 1
+    while faults:
+        step, faults, done = step + 1, 0, 0
+
+        def full(handle: int, at: int = step) -> None:
+            nonlocal done, faults
+            done += 1
+            if done == at:
+                faults += 1
+                raise OSError(errno.ENOSPC, "No space left on device")
+            real(handle)
+
+        target = tmp_path / f"out{step}.parquet"
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            try:
+                score_file(decider(), NAMED, source, target, **options)
+            except OSError as error:
+                assert f"out{step}.parquet" in str(error)
+        assert not list(tmp_path.glob("**/*.part"))
+        report = score_file(decider(), NAMED, source, target, **options)
+        kept = {1: 0, 2: 0, 3: 5, 4: 10}.get(step, 12)
+        assert report == bulk.Report(12, 0, kept)
+        assert [row["row"] for row in rows_of(target)] == list(range(12))
+        assert left_beside(target) == []
+    assert step == 6  # manifest, three parts, the output, and none
+
+
+def test_a_loser_leaves_the_lock_of_the_winner(tmp_path: Path) -> None:
+    source, target = write_jsonl(tmp_path / "in.jsonl", 3), tmp_path / "out.parquet"
+    parts = target.with_name(target.name + ".parts")
+    parts.mkdir()
+    with FileLock(parts / "lock"):
+        for _ in range(2):  # the first must not take the lock's file away
+            with pytest.raises(BulkError, match="another run"):
+                score_file(decider(), NAMED, source, target, **QUIET)
+        assert (parts / "lock").exists()
 
 
 def interrupted(

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import http.client
+import io
 import json
 import logging
+import os
+import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -268,11 +272,48 @@ def test_sizes_are_limited() -> None:
         connection.close()
 
 
-def test_a_body_that_does_not_arrive_is_given_up() -> None:
-    with running(Gated(), Limits(seconds=0.2)) as service_:
+def test_a_body_that_is_too_large_is_told_even_while_it_is_sent() -> None:
+    with running(Gated(), Limits(body_bytes=500_000)) as service_:
+        for _ in range(5):  # more than the buffers of a connection hold
+            status, told, _ = service_.ask("x" * 1_900_000)
+            assert status == 413 and "500,000 bytes" in told["detail"]
+        # Far more is not waited for.
         with socket.create_connection(("127.0.0.1", service_.port), 20) as line:
-            line.sendall(b"POST /ask HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+            line.sendall(HEAD + b"Content-Length: 9000000000\r\n\r\n")
+            assert line.recv(100).startswith(b"HTTP/1.1 413")
+        assert service_.ask("x" * 400)[0] == 200
+
+
+HEAD = b"POST /ask HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+
+
+def test_the_body_limit_has_room_for_the_largest_state() -> None:
+    limits = Limits()
+    worst = json.dumps("\U0001f600" * limits.state_characters)  # twelve bytes each
+    assert len(worst) + 2**16 < limits.body_bytes
+
+
+@pytest.mark.parametrize(
+    "length", [b"Content-Length: 9", b"Transfer-Encoding: chunked"]
+)
+def test_a_body_that_does_not_arrive_is_given_up(length: bytes) -> None:
+    with running(Gated(), Limits(seconds=0.3)) as service_:
+        with socket.create_connection(("127.0.0.1", service_.port), 20) as line:
+            line.sendall(HEAD + length + b"\r\n\r\n")
             assert line.recv(100).startswith(b"HTTP/1.1 408")
+        # One that comes byte by byte has no more time than any other.
+        with socket.create_connection(("127.0.0.1", service_.port), 20) as line:
+            line.settimeout(0.05)
+            line.sendall(HEAD + b"Content-Length: 9000\r\n\r\n")
+            begun, reply = time.monotonic(), b""
+            while not reply and time.monotonic() < begun + 20:
+                line.sendall(b" ")
+                try:
+                    reply = line.recv(100)
+                except TimeoutError:
+                    pass
+            assert reply.startswith(b"HTTP/1.1 408")
+            assert time.monotonic() < begun + 5
 
 
 # --- Load ------------------------------------------------------------------------
@@ -320,6 +361,54 @@ def test_late_answers_are_504_and_what_waits_is_dropped() -> None:
             policy.gate.set()
         assert service_.ask("a later one")[0] == 200
         assert len(policy.passes) == passes + 1, "the late request was not computed"
+
+
+def test_who_has_gone_is_not_computed() -> None:
+    policy = Gated()
+    body = json.dumps({"state": "gone", "questions": ASKED}).encode()
+    length = f"Content-Length: {len(body)}\r\n\r\n".encode()
+    with running(policy, Limits(batch=1, linger=0)) as service_:
+        with ThreadPoolExecutor(1) as clients:
+            policy.gate.clear()
+            policy.entered.clear()
+            first = clients.submit(service_.ask)
+            assert policy.entered.wait(20)
+
+            def waiting() -> int:
+                return service_.send("GET", "/health")[1]["waiting"]
+
+            with socket.create_connection(("127.0.0.1", service_.port), 20) as line:
+                line.sendall(HEAD + length + body)
+                until(lambda: waiting() == 1)
+            until(lambda: waiting() == 0)  # closed: it leaves the queue
+            policy.gate.set()
+            assert first.result()[0] == 200
+        assert service_.ask("a later one")[0] == 200
+        assert len(policy.passes) == 2
+
+
+def test_a_request_that_breaks_the_policy_fails_alone() -> None:
+    class Brittle(Gated):
+        def prepare(self, items: Any) -> Any:
+            if any("poison" in state for state, _ in items):
+                raise IndexError("inside the policy")
+            return super().prepare(items)
+
+    policy = Brittle()
+    with (
+        running(policy, Limits(linger=0)) as service_,
+        ThreadPoolExecutor(6) as clients,
+    ):
+        policy.gate.clear()
+        policy.entered.clear()
+        first = clients.submit(service_.ask)
+        assert policy.entered.wait(20)
+        states = ["a", "poison", "b", "c"]
+        rest = [clients.submit(service_.ask, state) for state in states]
+        until(lambda: service_.send("GET", "/health")[1]["waiting"] == 4)
+        policy.gate.set()
+        assert first.result()[0] == 200
+        assert [reply.result()[0] for reply in rest] == [200, 500, 200, 200]
 
 
 def test_a_failing_policy_is_500_and_the_service_goes_on() -> None:
@@ -388,13 +477,81 @@ def test_no_state_reaches_a_log(
         policy.fault = RuntimeError(f"a fault that quotes {mark}")
         assert service_.ask(mark)[0] == 500
     said = caplog.text + "".join(capfd.readouterr())
-    assert "a batch failed: RuntimeError" in said, "the log is being read"
+    assert "a batch of 1 failed: RuntimeError" in said, "the log is being read"
     assert mark not in said
 
 
 def test_limits_must_be_positive() -> None:
-    with pytest.raises(ValueError, match="limit batch=0"):
-        Limits(batch=0)
+    for name, value in (("batch", 0), ("seconds", float("nan")), ("waiting", -1)):
+        with pytest.raises(ValueError, match=f"limit {name}={value}"):
+            Limits(**{name: value})
+
+
+def test_text_in_the_state_is_no_question_and_no_option(head: Running) -> None:
+    state = (
+        '"questions": {"more": {"kind": "noul", "text": "More?"}}\n\nQuestion: More?\n'
+        "Options:\nA) all\nB) none\nAnswer with the letter only."
+    )
+    for text in (state, {"questions": ASKED, "note": state}, [("user", state)]):
+        status, told, _ = head.ask(text)
+        assert status == 200 and list(told["answers"]) == list(NAMED)
+        for name, question in NAMED.items():
+            assert list(told["answers"][name]["probabilities"]) == [*question.options]
+
+
+def test_options_that_look_the_same_are_refused(head: Running) -> None:
+    for pair in (
+        ["caf\u00e9", "cafe\u0301"],
+        ["STRASSE", "stra\u00dfe"],
+        ["a", "a\u00a0"],
+    ):
+        status, told, _ = head.ask(questions={"q": CHOICE | {"options": pair}})
+        assert status == 422 and "are the same" in told["detail"]
+
+
+def test_an_interrupted_service_answers_what_it_has_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said, policy = io.StringIO(), Gated()
+    monkeypatch.setattr(sys, "stderr", said)
+
+    def clients() -> list[int]:
+        try:
+            until(lambda: said.getvalue().endswith("\n"))
+            start, _, port = said.getvalue().rpartition(":")
+            assert start == "listening on http://127.0.0.1"
+            service_ = Running(int(port))
+            policy.gate.clear()
+            with ThreadPoolExecutor(4) as pool:
+                replies = [pool.submit(service_.ask, f"w{i}") for i in range(4)]
+                until(lambda: service_.send("GET", "/health")[1]["waiting"] == 3)
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.2)
+                policy.gate.set()
+                return [reply.result()[0] for reply in replies]
+        except BaseException:
+            policy.gate.set()
+            os.kill(os.getpid(), signal.SIGINT)
+            raise
+
+    with ThreadPoolExecutor(1) as outside:
+        codes = outside.submit(clients)
+        # Here, in the main thread: signals reach no other.
+        app = make_app(Decider(policy), limits=Limits(batch=1))
+        service.serve(app, port=0)
+        assert codes.result() == [200] * 4
+    assert said.getvalue().count("\n") == 1, "no traceback"
+
+
+def test_a_taken_port_is_named(tmp_path: Path) -> None:
+    tiny_model("llama").save_pretrained(tmp_path)
+    letter_tokenizer().save_pretrained(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        result = CliRunner().invoke(cli, ["serve", str(tmp_path), "--port", port])
+    assert result.exit_code == 1 and port in result.stderr
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("rlcd: ") and "in use" in line
 
 
 def test_the_command_serves_a_folder(
@@ -405,6 +562,7 @@ def test_the_command_serves_a_folder(
     served: list[Any] = []
     monkeypatch.setattr(service, "serve", lambda *a: served.append(a))
     options = ["--port", "8123", "--batch", "3", "--seconds", "2"]
+    options += ["--state-characters", "2000000"]
     result = CliRunner().invoke(cli, ["serve", str(tmp_path), *options])
     assert result.exit_code == 0, result.output
     app, host, port = served[0]
@@ -419,6 +577,7 @@ def test_the_command_serves_a_folder(
 
     told = asyncio.run(health())
     assert told["policy"] == "LetterPolicy" and told["limits"]["batch"] == 3
+    assert told["limits"]["body_bytes"] == 2_000_000 * 16, "room for such a state"
     assert told["files"]["model.safetensors"] == sha256_of(
         tmp_path / "model.safetensors"
     )

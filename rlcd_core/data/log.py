@@ -14,7 +14,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +57,14 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
     match path.suffix.lower():
         case ".csv":
             # utf-8-sig drops a byte-order mark; newline="" leaves CRLF to csv.
-            csv.field_size_limit(2**31 - 1)
+            csv.field_size_limit(16 * 2**20)  # an open quote swallows no more
             with path.open(encoding="utf-8-sig", newline="") as handle:
-                yield from csv.DictReader(handle)
+                reader = csv.DictReader(handle, strict=True)
+                _check_header(list(reader.fieldnames or ()))
+                for row in reader:
+                    if None in row or None in row.values():
+                        raise LogError("it has more or fewer fields than the header")
+                    yield row
         case ".jsonl":
             with path.open(encoding="utf-8-sig") as handle:
                 for line in handle:
@@ -78,6 +83,18 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
             raise LogError(f"{path}: {suffix!r} is no log; use csv, jsonl, parquet")
 
 
+def _check_header(names: list[str]) -> None:
+    """What a CSV file has no column for, every row lacks."""
+    missing = [name for name in ("id", "state", "question") if name not in names]
+    if missing:
+        mend = "name the columns so"
+        if len(names) == 1 and set(names[0]) & {";", "\t"}:
+            mend = "separate the columns by commas"
+        raise LogError(f"the header has no {missing[0]!r}, only {names[:12]}; {mend}")
+    if len(set(names)) < len(names):
+        raise LogError(f"two columns of the header have the same name: {names[:20]}")
+
+
 def _numbered(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Raw rows from 1; what stops the reading names the row that it stopped at."""
     rows = _rows(path)
@@ -89,7 +106,11 @@ def _numbered(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
             raise LogError(f"{path.name}: {error}; save the file as UTF-8.") from error
         except LogError as error:
             raise LogError(f"{path.name}, row {number}: {error}.") from error
-        except (ValueError, csv.Error) as error:  # JSON, CSV and Parquet at fault
+        except (
+            ValueError,
+            RecursionError,
+            csv.Error,
+        ) as error:  # JSON, CSV and Parquet at fault
             raise LogError(
                 f"{path.name}, row {number}: cannot be read ({error}); mend that row, "
                 "or write the file again."
@@ -152,8 +173,10 @@ def _parse(row: Mapping[str, Any], questions: Mapping[str, Question]) -> Decisio
     outcome = _number("outcome", told["outcome"]) if "outcome" in told else None
     if outcome not in (None, 0.0, 1.0):
         raise LogError(f"outcome {outcome} must be 0, 1, or empty for unresolved")
-    if action is None and (label is None or outcome is not None):
-        raise LogError("an outcome needs its action, and a row without one a label")
+    if action is None and outcome is not None:
+        raise LogError("an outcome needs its action: fill that column")
+    if action is None and label is None:
+        raise LogError("no action and no label: fill one of them")
     propensity = None
     if "propensity" in told:
         propensity = _number("propensity", told["propensity"])
@@ -174,7 +197,14 @@ def _parse(row: Mapping[str, Any], questions: Mapping[str, Question]) -> Decisio
         value = told.get(name)
         if value is None or isinstance(value, datetime):
             return value
-        return datetime.fromisoformat(str(value))
+        try:
+            if isinstance(value, str | date):  # a number would be read as a date
+                return datetime.fromisoformat(str(value).strip())
+        except ValueError:
+            pass
+        raise LogError(
+            f"{name} {value!r} is no time in ISO 8601, such as 2026-01-31T09:00:00"
+        )
 
     if label is not None and action is not None:
         right = float(action == label)

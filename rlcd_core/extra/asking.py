@@ -23,10 +23,11 @@ MAX_STATE = 64 * 2**20
 """Largest state from a file or standard input, in bytes."""
 
 
-def _object(path: Path) -> Mapping[str, Any]:
+def read_object(path: Path) -> Mapping[str, Any]:
+    """An object from a JSON file; `SchemaError` if it holds anything else."""
     try:
         found = json.loads(path.read_text("utf-8-sig"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SchemaError(f"{path}: it is no JSON in UTF-8 ({error})") from error
     if not isinstance(found, dict):
         raise SchemaError(f"{path}: it is a {type(found).__name__}; write an object")
@@ -88,7 +89,7 @@ def gather_questions(
     if file is not None and given:
         raise SchemaError("questions come from a file or from flags, not from both")
     if file is not None:
-        return _object(file)
+        return read_object(file)
     exported = None if decider is None else decider.exported
     if not given and exported is not None and exported.questions:
         return exported.questions

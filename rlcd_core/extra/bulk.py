@@ -14,7 +14,8 @@ import io
 import itertools
 import json
 import os
-import tempfile
+import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,7 @@ from rlcd_core.extra.batching import (
     gates_for,
     questions_of,
 )
-from rlcd_core.files import write_atomically
+from rlcd_core.files import opened_atomically, write_atomically
 from rlcd_core.gates import Gate
 from rlcd_core.schema import (
     Answer,
@@ -46,6 +47,9 @@ MAX_LINE = 16 * 2**20
 
 ROW_GROUP = 50_000, 64 * 2**20
 """Rows or bytes, whichever comes first, of a row group of the output."""
+
+PART_SECONDS = 60
+"""A part is written after so long even if it has fewer rows than it may have."""
 
 
 class BulkError(ValueError):
@@ -111,8 +115,8 @@ def score_file(
     source : path
         ``.jsonl`` or ``.ndjson`` (objects), ``.csv`` (with a header) or ``.parquet``.
     target : path
-        The Parquet file to write. Columns: ``row`` (from 0), ``id`` if the source has
-        one, ``state`` if asked for or if there is no id, and for each question
+        The ``.parquet`` file to write. Columns: ``row`` (from 0), ``id`` if the source
+        has one, ``state`` if asked for or if there is no id, and for each question
         ``NAME.value``, ``NAME.p`` (in the order of the options, which the file's
         metadata names), ``NAME.confidence`` and, where an export brings a gate for
         the question, ``NAME.gate.GATE``; then ``error``.
@@ -124,7 +128,8 @@ def score_file(
         A row that cannot be answered ends the run with its line, or is kept with
         the message in ``error`` and no answers.
     part_rows : int
-        Rows of a part: what a kill costs at most.
+        Most rows of a part, which is also written after a minute: what a kill costs.
+        Ctrl-C and faults cost nothing that was answered.
     batch_rows : int
         Rows answered together; changes answers by float rounding only.
     restart : bool
@@ -153,6 +158,12 @@ def score_file(
     source, target = Path(source), Path(target)
     if source.resolve() == target.resolve():
         raise BulkError(f"{source}: input and output are the same file; name another")
+    if target.suffix.lower() != ".parquet":
+        raise BulkError(
+            f"{target}: the output is Parquet; let its name end in .parquet"
+        )
+    _kind(source)
+    begun = source.stat()
     has_key = _has_column(source, state, key)
     columns = {
         "state": state,
@@ -160,7 +171,7 @@ def score_file(
         "keep_state": keep_state or not has_key,
     }
     identity = {
-        "input": {"sha256": sha256_of(source), "bytes": source.stat().st_size},
+        "input": {"sha256": sha256_of(source), "bytes": begun.st_size},
         "questions": {name: q.to_dict() for name, q in named.items()},
         "columns": columns,
         "policy": fingerprint(decider.policy),
@@ -171,16 +182,17 @@ def score_file(
     parts.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(parts / "lock", timeout=0):
-            work = _Work(decider, named, source, target, parts, identity, part_rows)
-            return work.run(on_error, batch_rows, restart, progress)
+            try:
+                work = _Work(decider, named, source, target, parts, identity, part_rows)
+                return work.run(begun, on_error, batch_rows, restart, progress)
+            finally:  # in here: outside, the lock may be another run's by now
+                if [path.name for path in parts.glob("*")] == ["lock"]:
+                    _remove(parts)  # nothing was begun
     except Timeout:
         raise BulkError(
             f"{parts}: another run is writing there; wait for it, or name another "
             "output"
         ) from None
-    finally:
-        if [path.name for path in parts.glob("*")] == ["lock"]:
-            _remove(parts)  # nothing was begun
 
 
 # --- Reading ---------------------------------------------------------------------
@@ -207,21 +219,38 @@ def _has_column(path: Path, state: str, key: str | None) -> bool:
     """Whether the source has the id column; the state column must be there."""
     kind = _kind(path)
     if kind == "jsonl":
-        first = next((r for r, _ in _read_jsonl(path, state, key) if not r.error), None)
-        return first is not None and first.key is not None
+        # Any row may be the first with an id; parsing costs little beside answering.
+        return any(row.key is not None for row, _ in _read_jsonl(path, state, key))
     if kind == "csv":
-        with _opened_csv(path) as text:
-            names = next(csv.reader(text), [])
+        try:
+            with _opened_csv(path) as text:
+                names = next(csv.reader(_bounded(text), strict=True), [])
+        except csv.Error as error:
+            raise BulkError(f"{path.name}: line 1: {error}") from error
     else:
-        names = pq.ParquetFile(path).schema_arrow.names
+        with _readable(path), pq.ParquetFile(path) as file:
+            names = file.schema_arrow.names
     if state not in names:
+        mend = "say which column holds the state"
+        if kind == "csv" and len(names) == 1 and set(names[0]) & {";", "\t"}:
+            mend = "separate the columns by commas"
         raise BulkError(
-            f"{path.name}: it has no column {state!r}, only {names[:12]}; say which "
-            "column holds the state"
+            f"{path.name}: it has no column {state!r}, only {names[:12]}; {mend}"
         )
     if len(set(names)) != len(names):
         raise BulkError(f"{path.name}: two columns have the same name: {names[:12]}")
     return key in names
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """What Parquet says of a damaged file, with the file's name."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise BulkError(
+            f"{path.name}: it cannot be read as Parquet ({error}); write it again"
+        ) from error
 
 
 def _opened_csv(path: Path) -> Any:
@@ -233,7 +262,7 @@ def read_rows(path: Path, state: str, key: str | None) -> Iterator[tuple[Row, in
     """Rows of a file one after the other, and how far they are (bytes, or rows).
 
     A row that cannot be read has an `error`; a file that cannot be read on raises
-    `BulkError`. Blank lines are no rows.
+    `BulkError`. Blank lines are no rows. No line is held that is over `MAX_LINE`.
     """
     reader = {"jsonl": _read_jsonl, "csv": _read_csv, "parquet": _read_parquet}
     return reader[_kind(path)](path, state, key)
@@ -253,14 +282,20 @@ def _read_jsonl(path: Path, state: str, key: str | None) -> Iterator[tuple[Row, 
             if not line:
                 return
             done += len(line)
+            place, name, value, error = f"line {at}", None, None, None
             if len(line) > MAX_LINE:
-                raise BulkError(
-                    f"{path.name}: line {at} is longer than {MAX_LINE:,} bytes; is "
-                    "this one object per line?"
+                while line and not line.endswith(b"\n"):
+                    line = lines.readline(MAX_LINE)
+                    done += len(line)
+                error = (
+                    f"it is longer than {MAX_LINE:,} bytes; is this one object per "
+                    "line?"
                 )
+                yield Row(number, place, None, None, error), done
+                number += 1
+                continue
             if not line.strip():
                 continue
-            place, name, value, error = f"line {at}", None, None, None
             try:
                 fields = json.loads(line.decode("utf-8-sig" if at == 1 else "utf-8"))
                 if not isinstance(fields, dict):
@@ -278,10 +313,18 @@ def _read_jsonl(path: Path, state: str, key: str | None) -> Iterator[tuple[Row, 
             number += 1
 
 
+def _bounded(text: Any) -> Iterator[str]:
+    """Lines of a text, none of which is read further than it may be long."""
+    while line := text.readline(MAX_LINE + 1):
+        if len(line) > MAX_LINE:
+            raise csv.Error(f"it is longer than {MAX_LINE:,} characters")
+        yield line
+
+
 def _read_csv(path: Path, state: str, key: str | None) -> Iterator[tuple[Row, int]]:
     csv.field_size_limit(MAX_LINE)
     with _opened_csv(path) as text:
-        reader = csv.reader(text, strict=True)
+        reader = csv.reader(_bounded(text), strict=True)
         names = next(reader)
         at, number = reader.line_num + 1, 0
         try:
@@ -309,7 +352,7 @@ def _read_csv(path: Path, state: str, key: str | None) -> Iterator[tuple[Row, in
 
 def _read_parquet(path: Path, state: str, key: str | None) -> Iterator[tuple[Row, int]]:
     wanted, number = [state, *([key] if key else [])], 0
-    with pq.ParquetFile(path) as file:
+    with _readable(path), pq.ParquetFile(path) as file:
         for batch in file.iter_batches(batch_size=256, columns=wanted):
             names = batch.column(key).to_pylist() if key else [None] * len(batch)
             for value, name in zip(batch.column(state).to_pylist(), names, strict=True):
@@ -347,6 +390,11 @@ def _output_schema(
             *(pa.field(f"{name}.gate.{g}", pa.string()) for g in gates.get(name, ())),
         ]
     fields.append(pa.field("error", pa.string()))
+    for name, count in Counter(field.name for field in fields).items():
+        if count > 1:
+            raise BulkError(
+                f"two columns of the output would be named {name!r}; rename a question"
+            )
     return pa.schema(fields, metadata={"rlcd": json.dumps(about, sort_keys=True)})
 
 
@@ -383,7 +431,12 @@ class _Work:
         self.schema = _output_schema(named, self.gates, identity["columns"], about)
 
     def run(
-        self, on_error: str, batch_rows: int, restart: bool, progress: bool
+        self,
+        begun: os.stat_result,
+        on_error: str,
+        batch_rows: int,
+        restart: bool,
+        progress: bool,
     ) -> Report:
         if restart:
             self.target.unlink(missing_ok=True)
@@ -393,7 +446,6 @@ class _Work:
             self._remove_parts()
             return Report(rows, errors, rows)
         self._claim()
-        begun = self.source.stat()
         done, number = self._kept_parts()
         resumed = done
         rows = read_rows(
@@ -538,45 +590,46 @@ class _Work:
 
     def _answered(
         self, batches: Iterable[list[tuple[Row, int]]], on_error: str, bar: Any
-    ) -> tuple[pa.Table, BulkError | None]:
-        columns: dict[str, list[Any]] = {name: [] for name in self.schema.names}
-        asked = list(self.named.values())
-        for batch in batches:
-            readable = [row for row, _ in batch if row.error is None]
-            replies = iter(
-                answer_batch(self.decider, [(row.state, asked) for row in readable])
-            )
-            for row, at in batch:
-                reply = BulkError(row.error) if row.error else next(replies)
-                if isinstance(reply, ValueError) and on_error == "stop":
-                    fault = BulkError(
-                        f"{self.source.name}: {row.place}: {reply} (the rows before "
-                        "it are kept; pass on-error keep to go on past such rows, or "
-                        "mend the file and restart)"
-                    )
-                    return pa.table(columns, schema=self.schema), fault
-                self._append(columns, row, reply)
-                bar.update(at - bar.n)
-        return pa.table(columns, schema=self.schema), None
+    ) -> tuple[pa.Table, BaseException | None]:
+        """One part, and what ended it early: what is answered is never lost."""
+        lines: list[dict[str, Any]] = []
+        asked, fault = list(self.named.values()), None
+        end = time.monotonic() + PART_SECONDS
+        try:
+            for batch in batches:
+                readable = [row for row, _ in batch if row.error is None]
+                replies = iter(
+                    answer_batch(self.decider, [(row.state, asked) for row in readable])
+                )
+                for row, at in batch:
+                    reply = BulkError(row.error) if row.error else next(replies)
+                    if isinstance(reply, ValueError) and on_error == "stop":
+                        raise BulkError(
+                            f"{self.source.name}: {row.place}: {reply} (the rows "
+                            "before it are kept; pass on-error keep to go on past such "
+                            "rows, or mend the file and restart)"
+                        )
+                    lines.append(self._line(row, reply))
+                    bar.update(at - bar.n)
+                if time.monotonic() > end:
+                    break
+        except BaseException as error:  # also Ctrl-C
+            fault = error
+        return pa.Table.from_pylist(lines, schema=self.schema), fault
 
-    def _append(
-        self, columns: dict[str, list[Any]], row: Row, reply: list[Answer] | ValueError
-    ) -> None:
-        columns["row"].append(row.number)
-        if "id" in columns:
-            columns["id"].append(_shown_state(row.key))
-        if "state" in columns:
-            columns["state"].append(_shown_state(row.state))
-        failed = isinstance(reply, ValueError)
-        columns["error"].append(_shown_state(str(reply)) if failed else None)
-        for place, name in enumerate(self.named):
-            answer = None if failed else reply[place]
-            columns[f"{name}.value"].append(answer and answer.value)
-            columns[f"{name}.p"].append(answer and list(answer.p))
-            columns[f"{name}.confidence"].append(answer and answer.confidence)
+    def _line(self, row: Row, reply: list[Answer] | ValueError) -> dict[str, Any]:
+        """One row of the output; columns that are left out are null."""
+        line: dict[str, Any] = {"row": row.number}
+        line |= {"id": _shown_state(row.key), "state": _shown_state(row.state)}
+        if isinstance(reply, ValueError):
+            return line | {"error": _shown_state(str(reply))}
+        for name, answer in zip(self.named, reply, strict=True):
+            line[f"{name}.value"] = answer.value
+            line[f"{name}.p"] = list(answer.p)
+            line[f"{name}.confidence"] = answer.confidence
             for gate_name, gate in self.gates.get(name, {}).items():
-                said = answer and str(gate.decide(answer.confidence))
-                columns[f"{name}.gate.{gate_name}"].append(said)
+                line[f"{name}.gate.{gate_name}"] = str(gate.decide(answer.confidence))
+        return line
 
     def _write_part(self, number: int, table: pa.Table) -> None:
         buffer = io.BytesIO()
@@ -585,39 +638,29 @@ class _Work:
 
     def _merge(self, parts: int, rows: int) -> int:
         """Stream the parts into the output; the errors counted."""
-        handle, name = tempfile.mkstemp(dir=self.parts, suffix=".part")
         errors = written = 0
-        try:
-            with os.fdopen(handle, "wb") as file:
-                with pq.ParquetWriter(file, self.schema) as writer:
-                    waiting: list[pa.Table] = []
-                    for number in range(parts):
-                        table = pq.read_table(
-                            self._part(number), page_checksum_verification=True
-                        )
-                        errors += len(table) - table.column("error").null_count
-                        written += len(table)
-                        waiting.append(table)
-                        size = sum(t.nbytes for t in waiting)
-                        if sum(map(len, waiting)) >= ROW_GROUP[0] or (
-                            size >= ROW_GROUP[1]
-                        ):
-                            writer.write_table(pa.concat_tables(waiting))
-                            waiting = []
-                    if waiting:
+        # In the folder of the parts, where the next run finds what a kill leaves.
+        with opened_atomically(self.target, self.parts) as file:
+            with pq.ParquetWriter(file, self.schema) as writer:
+                waiting: list[pa.Table] = []
+                for number in range(parts):
+                    table = pq.read_table(
+                        self._part(number), page_checksum_verification=True
+                    )
+                    errors += len(table) - table.column("error").null_count
+                    written += len(table)
+                    waiting.append(table)
+                    size = sum(t.nbytes for t in waiting)
+                    if sum(map(len, waiting)) >= ROW_GROUP[0] or size >= ROW_GROUP[1]:
                         writer.write_table(pa.concat_tables(waiting))
-                file.flush()
-                os.fsync(file.fileno())
+                        waiting = []
+                if waiting:
+                    writer.write_table(pa.concat_tables(waiting))
             if written != rows:
                 raise BulkError(
                     f"{self.parts}: {written:,} rows lie there and {rows:,} were "
                     "written: a part is gone; run again"
                 )
-            os.chmod(name, 0o644)
-            os.replace(name, self.target)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
         return errors
 
     def _clear(self) -> None:

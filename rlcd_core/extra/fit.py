@@ -31,10 +31,12 @@ from rlcd_core.data.split import (
 )
 from rlcd_core.env import LoggedEnv
 from rlcd_core.export import Card, ExportError, export
+from rlcd_core.extra.asking import read_object
+from rlcd_core.extra.batching import questions_of
 from rlcd_core.extra.fit_page import page, summary
 from rlcd_core.gates import Guarantee, learn_then_test, least_rows
 from rlcd_core.policy import DecisionHead, Encoder
-from rlcd_core.schema import Question, name_questions, render_state
+from rlcd_core.schema import Question, render_state
 from rlcd_core.train import Arm, TrainConfig, train
 
 PARTS = ("train", "temperature", "gate", "test")
@@ -121,13 +123,8 @@ class Cases:
 
 
 def read_questions(path: Path | None) -> dict[str, Question]:
-    """Questions by name from a JSON file; none without one."""
-    if path is None:
-        return {}
-    try:
-        return name_questions(json.loads(path.read_text("utf-8")))
-    except ValueError as error:  # SchemaError is one
-        raise FitError(f"{path}: {error}") from error
+    """Questions by name from a JSON file, as `rlcd ask` reads it; none without one."""
+    return {} if path is None else questions_of(read_object(path))
 
 
 def read_cases(
@@ -260,10 +257,12 @@ def split_cases(cases: Cases, seed: int = 0) -> tuple[np.ndarray, dict[str, int]
         seen.add(cases.groups[i])
     sizes = {name: int((part == k).sum()) for k, name in enumerate(PARTS)}
     if min(sizes.values()) < _FEWEST:
+        by_time = cases.parts is None and cases.times is not None
         raise FitError(
             f"after splitting, the parts have {sizes} rows; each needs at least "
             f"{_FEWEST}: bring more decisions, or look at what was left out: "
             f"{dict(left) or 'nothing'}"
+            + ("; or leave decided_at out, to split by state" if by_time else "")
         )
     return part, dict(left)
 
@@ -429,22 +428,29 @@ def fit(
         for name in ("gate", "test")
     }
     gate = _gate(found["gate"], config)
+    named = _names(cases, questions or {})
+    gates = _gates_by_question(found["gate"], rows["gate"], cases, named, config)
     report = summary(
-        cases, rows, left, done, temperature, gate, found, asdict(config), path.name
+        cases,
+        rows,
+        left,
+        done,
+        temperature,
+        gate,
+        found,
+        asdict(config),
+        path.name,
+        named,
+        gates,
     )
-    asked = list(dict.fromkeys(q for _, q in cases.items))
-    named = {f"question_{k}": q for k, q in enumerate(asked, 1)}
-    if len(asked) == 1:
-        named = {"question": asked[0]}
     export(
         policy,
         folder,
-        # A log whose options differ from row to row has no fixed questions.
-        questions=named if len(asked) <= 20 else None,
+        questions=named or None,
         temperature=temperature,
-        gates={"act": gate},
+        gates={"act": gate, **gates},
         card=Card(
-            decides=f"{len(asked):,} question(s) of the log {path.name}.",
+            decides=f"{report['questions']:,} question(s) of the log {path.name}.",
             trained_on=f"{path.name}: {'; '.join(done)}.",
             evidence=report["evidence"],
             limits=report["limits"],
@@ -456,6 +462,40 @@ def fit(
         },
     )
     return Fitted(folder, report)
+
+
+def _names(cases: Cases, given: Mapping[str, Question]) -> dict[str, Question]:
+    """The questions of the log by name; none where they differ from row to row."""
+    asked = list(dict.fromkeys(question for _, question in cases.items))
+    if len(asked) > 20:
+        return {}
+    known = {question: name for name, question in given.items()}
+    places = range(1, len(asked) + len(given) + 1)
+    plain = ["question"] * (len(asked) == 1) + [f"question_{k}" for k in places]
+    free = [name for name in plain if name not in given]
+    return {known.get(q, name): q for name, q in zip(free, asked, strict=False)}
+
+
+def _gates_by_question(
+    found: Judged,
+    rows: np.ndarray,
+    cases: Cases,
+    named: Mapping[str, Question],
+    config: FitConfig,
+) -> dict[str, Guarantee]:
+    """A gate for each of several questions: what holds for all of them mixed may not
+    hold for one alone."""
+    if len(named) < 2:
+        return {}
+    asked = [cases.items[i][1] for i in rows[found.rows]]
+    gates = {}
+    for name, question in named.items():
+        mine = np.array([one == question for one in asked])
+        if mine.any():
+            gates[name] = learn_then_test(
+                found.confidence[mine], found.right[mine], config.error, config.delta
+            )
+    return gates
 
 
 def _temperature(

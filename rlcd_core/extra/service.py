@@ -8,14 +8,16 @@ of growing. What a state says is never written to a log.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import math
+import socket
+import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -29,7 +31,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 import rlcd_core
 from rlcd_core.data.manifest import sha256_of
 from rlcd_core.decider import Decider
-from rlcd_core.extra.batching import answer_batch, answer_dict, gates_for
+from rlcd_core.extra.batching import Request, answer_batch, answer_dict, gates_for
 from rlcd_core.policy.base import PolicyError
 from rlcd_core.schema import Question, SchemaError, name_questions, render_state
 
@@ -43,12 +45,14 @@ class Limits:
     Attributes
     ----------
     body_bytes : int
-        Largest request body; more is 413.
+        Largest request body; more is 413. It leaves room for the largest state, of
+        which JSON may write a character in twelve bytes.
     state_characters, questions, options : int
         Largest state as text, most questions of a request, most options of a
         question; more is 422.
     seconds : float
-        From arrival to answer; later is 504. A pass that has begun is not broken off.
+        For the body to arrive, later is 408, and from there to the answer, later is
+        504. A pass that has begun is not broken off.
     waiting : int
         Requests in the queue; one more is 503 with ``Retry-After``.
     batch : int
@@ -57,7 +61,7 @@ class Limits:
         Seconds that a free worker waits for company.
     """
 
-    body_bytes: int = 262_144
+    body_bytes: int = 2**20
     state_characters: int = 50_000
     questions: int = 16
     options: int = 64
@@ -68,7 +72,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if value < (0 if name == "linger" else 1e-3):
+            if not (0 if name == "linger" else 1e-3) <= value < math.inf:  # nor NaN
                 raise ValueError(f"limit {name}={value}: pass a positive number")
 
 
@@ -84,6 +88,14 @@ class Busy(RuntimeError):
     def __init__(self, seconds: float) -> None:
         super().__init__(f"the queue is full; try again in {math.ceil(seconds)} s")
         self.seconds = seconds
+
+
+class Failed(RuntimeError):
+    """The policy failed on a request, by a fault of its own."""
+
+    def __init__(self) -> None:
+        # What it said may quote a state.
+        super().__init__("the policy failed")
 
 
 # --- What goes in and out --------------------------------------------------------
@@ -200,6 +212,17 @@ class _Waiting:
     reply: asyncio.Future[Any]
 
 
+def _answer_each(decider: Decider, requests: Sequence[Request]) -> list[Any]:
+    """As `answer_batch`; a request that breaks the policy fails alone."""
+    try:
+        return answer_batch(decider, requests)
+    except Exception as error:
+        log.error("a batch of %d failed: %s", len(requests), type(error).__name__)
+        if len(requests) == 1:
+            return [Failed()]
+        return [reply for one in requests for reply in _answer_each(decider, [one])]
+
+
 class Batcher:
     """Answers requests that wait together in one batch, in one thread.
 
@@ -250,7 +273,7 @@ class Batcher:
             The queue is full.
         TimeoutError
             No answer within the limit.
-        SchemaError, PolicyError
+        SchemaError, PolicyError, Failed
             The request cannot be answered.
         """
         if len(self._queue) >= self.limits.waiting:
@@ -261,10 +284,9 @@ class Batcher:
         self._arrived.set()
         try:
             return await asyncio.wait_for(reply, self.limits.seconds)
-        except TimeoutError:
-            if one in self._queue:
+        finally:
+            if one in self._queue:  # late, or nobody waits any more
                 self._queue.remove(one)
-            raise
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
@@ -283,14 +305,9 @@ class Batcher:
                 continue
             begun = time.perf_counter()
             asked = [(one.state, one.questions) for one in batch]
-            try:
-                replies: list[Any] = await loop.run_in_executor(
-                    self._thread, answer_batch, self.decider, asked
-                )
-            except Exception as error:
-                # Its message may quote a state: the kind alone is logged.
-                log.error("a batch failed: %s", type(error).__name__)
-                replies = [RuntimeError("the policy failed")] * len(batch)
+            replies = await loop.run_in_executor(
+                self._thread, _answer_each, self.decider, asked
+            )
             taken = (time.perf_counter() - begun) / len(batch)
             self._each += 0.2 * (taken - self._each)
             for one, reply in zip(batch, replies, strict=True):
@@ -316,28 +333,33 @@ class _BodyLimit:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        body, more, late = bytearray(), True, False
         told = dict(scope["headers"]).get(b"content-length", b"0")
-        over = told.isdigit() and int(told) > self.limit
-        while more and not over:
-            try:
-                message = await asyncio.wait_for(receive(), self.seconds)
-            except TimeoutError:
-                late = True
-                break
-            if message["type"] != "http.request":
-                return  # the client has gone
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-            over = len(body) > self.limit
-        if over or late:
+        size, body, status = int(told) if told.isdigit() else 0, bytearray(), 200
+        if size > self.limit:
+            status = 413
+        # A body a little over the limit is read all the same, and thrown away: one
+        # that is left unread breaks the connection before the client hears why.
+        most, seen, more = 4 * self.limit, 0, size <= 4 * self.limit
+        try:
+            async with asyncio.timeout(self.seconds):
+                while more and seen <= most:
+                    message = await receive()
+                    if message["type"] != "http.request":
+                        return  # the client has gone
+                    seen += len(message.get("body", b""))
+                    if seen > self.limit:
+                        status = 413
+                        body.clear()
+                    else:
+                        body += message.get("body", b"")
+                    more = message.get("more_body", False)
+        except TimeoutError:
+            status = 408
+        if status != 200:
             detail = f"the body is over the limit of {self.limit:,} bytes"
-            if late:
+            if status == 408:
                 detail = f"the body did not arrive within {self.seconds:g} s"
-            # What is left of the body is not read.
-            reply = _Json(
-                {"detail": detail}, 408 if late else 413, {"Connection": "close"}
-            )
+            reply = _Json({"detail": detail}, status, {"Connection": "close"})
             await reply(scope, receive, send)
             return
         given = False
@@ -350,6 +372,18 @@ class _BodyLimit:
             return {"type": "http.request", "body": bytes(body), "more_body": False}
 
         await self.app(scope, again, send)
+
+
+async def _unless_gone(request: fastapi.Request, work: Coroutine[Any, Any, Any]) -> Any:
+    """What `work` gives, or None if the client goes before; it is then cancelled."""
+    answer = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(request.receive())  # the body has been read
+    try:
+        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+        return answer.result() if answer.done() else None
+    finally:
+        gone.cancel()
+        answer.cancel()
 
 
 def _message(error: RequestValidationError) -> str:
@@ -413,14 +447,21 @@ def make_app(
     limits = limits or Limits()
     name = type(decider.policy).__name__
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def life(app: fastapi.FastAPI) -> AsyncIterator[None]:
         app.state.batcher = Batcher(decider, limits)
         app.state.batcher.start()
         yield
         await app.state.batcher.stop()
 
-    app = fastapi.FastAPI(title="rlcd", version=rlcd_core.__version__, lifespan=life)
+    app = fastapi.FastAPI(
+        title="rlcd",
+        version=rlcd_core.__version__,
+        lifespan=life,
+        docs_url=None,  # these pages load scripts from other hosts
+        redoc_url=None,
+    )
+    app.state.limits = limits
     app.add_middleware(_BodyLimit, limit=limits.body_bytes, seconds=limits.seconds)
 
     @app.exception_handler(RequestValidationError)
@@ -437,6 +478,10 @@ def make_app(
         seconds = str(max(1, math.ceil(error.seconds)))
         return _Json({"detail": str(error)}, 503, {"Retry-After": seconds})
 
+    @app.exception_handler(Failed)
+    async def failed(_: Any, error: Failed) -> JSONResponse:
+        return _Json({"detail": str(error)}, 500)
+
     @app.exception_handler(TimeoutError)
     async def late(_: Any, __: Exception) -> JSONResponse:
         detail = f"no answer within {limits.seconds:g} s"
@@ -445,6 +490,7 @@ def make_app(
     failures = {
         code: {"model": ErrorOut, "description": why}
         for code, why in (
+            (408, "The body did not arrive in time"),
             (413, "The body is too large"),
             (422, "The request cannot be answered"),
             (500, "The policy failed"),
@@ -454,15 +500,13 @@ def make_app(
     }
 
     @app.post("/ask", response_model=AskOut, responses=failures)
-    async def ask(asked: AskIn) -> JSONResponse:
+    async def ask(asked: AskIn, request: fastapi.Request) -> JSONResponse:
         """Answer named questions about one state."""
         state, questions = _check(asked, limits)
-        try:
-            answers = await app.state.batcher.ask(state, questions)
-        except RuntimeError as error:
-            if isinstance(error, Busy):
-                raise
-            return _Json({"detail": str(error)}, 500)
+        work = app.state.batcher.ask(state, questions)
+        answers = await _unless_gone(request, work)
+        if answers is None:
+            return _Json({"detail": "the client has gone"}, 499)  # nobody reads it
         gates = gates_for(decider, questions)
         told = {
             name: answer_dict(answer, gates.get(name))
@@ -488,9 +532,24 @@ def make_app(
     return app
 
 
-def serve(
-    app: fastapi.FastAPI, host: str = "127.0.0.1", port: int = 8000
-) -> None:  # pragma: no cover
-    """Serve until interrupted. Only the loopback address by default: the service knows
-    no users and no encryption, so put it behind something that does."""
-    uvicorn.run(app, host=host, port=port, log_level="warning", access_log=False)
+def serve(app: fastapi.FastAPI, host: str = "127.0.0.1", port: int = 8000) -> None:
+    """Serve until interrupted; requests under way are still answered.
+
+    Only the loopback address by default: the service knows no users and no encryption,
+    so put it behind something that does. Port 0 takes a free one. Raises `OSError` if
+    the address is taken.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, port), family=family) as place:
+        shown = f"[{host}]" if ":" in host else host
+        address = f"http://{shown}:{place.getsockname()[1]}"
+        print(f"listening on {address}", file=sys.stderr, flush=True)
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            limit_concurrency=512,  # connections; one that says nothing holds memory
+            timeout_graceful_shutdown=math.ceil(2 * app.state.limits.seconds),
+        )
+        with contextlib.suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[place])
