@@ -65,7 +65,9 @@ seed = 0
 
 # %% tags=["hide-input"]
 import json
+import tempfile
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -74,6 +76,7 @@ from rlcd_core import plots
 from rlcd_core.data.triage import tickets
 from rlcd_core.decider import Decider
 from rlcd_core.evaluate import answers_by_order, order_sensitivity
+from rlcd_core.extra.bulk import score_file
 from rlcd_core.policy import Finalists, PermutationAverage
 from rlcd_core.policy.order import orders
 from rlcd_core.records import results_dir, save_numbers
@@ -88,6 +91,8 @@ from rlcd_core.schema import (
 
 plots.use_style()
 measured = json.loads((results_dir() / "decider.json").read_text())
+bulk = json.loads((results_dir() / "score.json").read_text())
+served = json.loads((results_dir() / "service.json").read_text())
 decider = Decider.load()
 model = decider.policy
 
@@ -521,6 +526,62 @@ for name, fault in faults.items():
         print(textwrap.fill(f"{name}: {error}", 76, subsequent_indent="  "))
 
 # %% [markdown]
+# ## From the shell, over a file, over HTTP
+#
+# The same call without Python:
+#
+# ```text
+# rlcd ask "API latency is at 4 seconds." --noul "page=Page an engineer?"
+# rlcd score tickets.jsonl answers.parquet --questions questions.json --policy desk
+# rlcd serve desk --port 8000        # POST /ask, GET /health, loopback unless told otherwise
+# ```
+#
+# A file is read row by row. Answers are written in parts, and a run that was killed goes on behind the last one:
+# no row is lost and none is there twice. A row that cannot be read is named, and kept with its error if asked:
+
+# %%
+with tempfile.TemporaryDirectory() as folder:
+    source, target = Path(folder) / "tickets.jsonl", Path(folder) / "answers.parquet"
+    lines = [
+        json.dumps({"id": "t1", "state": ticket}),
+        '{"id": "t2", "state": "The invoice is wrong.",',
+        json.dumps({"id": "t3", "state": "Somebody logged in as me."}),
+    ]
+    source.write_text("\n".join(lines))
+    report = score_file(
+        decider, questions, source, target, on_error="keep", progress=False
+    )
+    written = pd.read_parquet(target)
+print(report.rows, "rows,", report.errors, "that could not be answered")
+print(textwrap.fill(written["error"].dropna().item(), 76))
+print("t1 as above:", written["department.value"][0] == answers["department"].value)
+
+# %% [markdown]
+# The service puts what waits together into batches, refuses with 503 when its queue is full instead of growing it,
+# limits bodies, states, questions, options and time, and logs no state. What both cost, on one core
+# (`tests/bench/score.py`, `tests/bench/service.py`):
+
+# %%
+pd.Series(
+    {
+        "memory after 10,000 rows, MiB": f"{bulk['resident_mib']['10000']:.0f}",
+        "memory after 100,000 rows, MiB": f"{bulk['resident_mib']['100000']:.0f}",
+        "eight clients: slowest 1 % of answers / time of a batch of 8": (
+            f"{served['p99_over_batch']:.2f}"
+        ),
+        "eight clients: throughput / offline": (
+            f"{served['throughput_over_offline']:.2f}"
+        ),
+        f"crowd of {served['setup']['crowd']}: answered, refused with 503, else": (
+            "{answered}, {refused}, {other}".format(**served["overload"])
+        ),
+    },
+    name="measured",
+).to_frame()
+
+# %% [markdown]
+# What the text of a state can do to an answer, and what it cannot, is {doc}`44_hostile_text`.
+#
 # :::{admonition} What would change my mind
 # :class: warning
 #

@@ -807,6 +807,7 @@ save_numbers(
 # %% [markdown]
 # - **Shift.** The gate sees confidences, not the world. A drift that spares them goes unseen until outcomes are watched; the any-time alarm
 #   ({prf:ref}`thm-anytime`) does that. If only the mix of cases changes, and it is known how, rows can be weighted {cite:p}`tibshirani2019`.
+#   Text in a ticket that argues for an option is a shift made on purpose; {doc}`44_hostile_text` measures what it does to a gate.
 # - **Selection by time.** Calibrating on "what has come back so far" is calibrating on the cases that come back early. If those are the right
 #   ones, the promise fails in {res}`41_gates:trouble.wrong.exceeds:.1%` of sets. Take whole weeks, long enough ago for everything to have resolved.
 #   The gate makes its own selection, too: what it acts on is no longer seen by a person, so keep a random share escalated, for outcomes.

@@ -240,9 +240,12 @@ def test_the_record_says_what_its_answers_say() -> None:
         for condition, rows in of.items():
             p = np.array(rows)
             assert p.shape == (200, 4)
-            # Rows hold four digits: a tie may fall the other way.
-            right = (p.argmax(1) == labels).mean()
-            assert told["accuracy"][condition][0] == pytest.approx(right, abs=0.01)
+            # Rows hold four digits: where the first two are that close, and level
+            # answers are, either may have been the best.
+            others = np.where(np.eye(4, dtype=bool)[labels], -1, p).max(1)
+            lead = p[np.arange(200), labels] - others
+            assert (lead > 1.5e-4).mean() <= told["accuracy"][condition][0] + 1e-9
+            assert told["accuracy"][condition][0] <= (lead > -1.5e-4).mean() + 1e-9
             if condition == "bare":
                 continue
             found = movement(of["bare"], rows, targets)

@@ -28,8 +28,9 @@ from rlcd_core.train import TrainConfig
 ARM_NAMES = ("warmup", "rlcd", "rlcd_loo", "rlvr_loo", "verdict_nll", "nll")
 SEEDS = (0, 1, 2)
 PILOT_SEED = 100
-# Fixed before the pilot ran: a factor of about 3 between neighbours.
-PILOT_RATES = (2e-5, 6e-5, 2e-4)
+# A factor of about 3 between neighbours. A first grid, 2e-5 to 2e-4 as for training all
+# layers, left the warm-up at chance (validation accuracy .20 to .23): this goes on.
+PILOT_RATES = (2e-4, 6e-4, 2e-3)
 STEPS, PILOT_STEPS = 300, 30
 # Four outcomes a step, whoever spends them: 4 prompts, or 1 of four actions.
 OUTCOMES_PER_STEP = 4
