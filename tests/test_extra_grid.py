@@ -38,6 +38,8 @@ SENTINELS = [
     ("text_arms", "rlcd", 209),
     ("efficiency_tuning", "rlcd_loo", 102),
     ("efficiency_arms", "verdict_nll", 200),
+    # The arms go on from it, and rounding does not grow in it as on a plateau.
+    ("triage_arms", "warmup", 200),
 ]
 
 

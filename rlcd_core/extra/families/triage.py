@@ -520,6 +520,3 @@ FAMILIES: dict[str, Callable[[], list[TriageJob]]] = {
 
 # Families whose test predictions are kept row by row.
 WITH_PREDICTIONS = frozenset({"triage_arms"})
-
-
-NEVER_RUN = frozenset({"triage_tuning", "triage_arms"})
