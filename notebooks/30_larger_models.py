@@ -460,7 +460,7 @@ def smol_seconds() -> float:
     for name in smol.ARM_NAMES:
         group = ARMS[name].group_size if name != "warmup" else 1
         steps = 0 if name == "warmup" else smol.STEPS
-        prompts = 2 * smol.WARMUP_ROWS + steps * smol.OUTCOMES_PER_STEP // group
+        prompts = smol.WARMUP_EPOCHS * smol.WARMUP_ROWS + steps * smol.OUTCOMES_PER_STEP // group
         scored = 2 * (smol.ROWS["validation"] + smol.ROWS["test"])
         total += small.step_flops(prompts, tokens, smol.TOP_LAYERS)
         total += small.forward_flops(scored, tokens, smol.TOP_LAYERS)

@@ -144,7 +144,7 @@ def test_tuning_seeds_are_in_no_result_and_an_unfinished_grid_is_no_choice(
     assert set(family.TUNING_SEEDS).isdisjoint(family.FRESH_SEEDS)
     monkeypatch.setattr(family, "_tuning_records", list)
     monkeypatch.setattr(family, "_task", lambda name: type("T", (), {"name": name}))
-    with pytest.raises(LookupError, match="0 of 7 rates"):
+    with pytest.raises(LookupError, match="0 of 7 cells"):
         family.tuned(family.OPTIONS, "nll")
 
 

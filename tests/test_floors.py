@@ -79,9 +79,7 @@ def test_the_check_sees_every_way_to_write_an_import():
     for line in lines:
         found = imported_modules(ast.parse(line), ["rlcd_core"])
         assert violations("scoring", found) == {"train"}, line
-    deep = imported_modules(
-        ast.parse("from ..train import x"), ["rlcd_core", "policy"]
-    )
+    deep = imported_modules(ast.parse("from ..train import x"), ["rlcd_core", "policy"])
     assert violations("policy", deep) == {"train"}
     assert violations("scoring", {"metrics"}) == {"metrics"}, "same floor"
     assert violations("train", {"policy", "scoring"}) == set()

@@ -1,6 +1,5 @@
 """Metrics: the stated conventions, peers, properties, coverage of the intervals."""
 
-
 import numpy as np
 import pytest
 import torch

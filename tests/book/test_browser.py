@@ -65,8 +65,9 @@ def watch(page: Page) -> list[str]:
     )
     page.on(
         "response",
-        lambda response: response.status >= 400
-        and seen.append(f"{response.status}: {response.url}"),
+        lambda response: (
+            response.status >= 400 and seen.append(f"{response.status}: {response.url}")
+        ),
     )
     return seen
 

@@ -197,5 +197,7 @@ def test_planted_faults_of_pages_are_seen(tmp_path: Path) -> None:
         '<script>const URL = "https://unpkg.com/thebe";</script>',
     ):
         assert outside_requests(BeautifulSoup(html, "html.parser")), html
-    fine = '<a href="https://example.org/">x</a><svg xmlns="http://www.w3.org/2000/svg"/>'
+    fine = (
+        '<a href="https://example.org/">x</a><svg xmlns="http://www.w3.org/2000/svg"/>'
+    )
     assert not outside_requests(BeautifulSoup(fine, "html.parser"))
