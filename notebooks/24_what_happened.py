@@ -441,7 +441,7 @@ pd.DataFrame(
 # A router that was tested on tickets it had trained on looks better than it is, and nothing in a table shows it.
 # What would sink the evidence of this book, and what stands against it:
 #
-# - **A test text, or nearly the same one, was trained on.** In every task near duplicates are linked first and
+# - **A test text, or nearly the same one, was trained on.** Near duplicates are linked first (made tickets: equal ones) and
 #   groups are split, never rows. A planted copy is found.
 # - **Settings were chosen on test rows.** Each arm's rule reads validation metrics; with every test metric taken
 #   out of the records it chooses the same.
