@@ -63,6 +63,7 @@ lint: env
 unit: env ## unit tests and the checks of sources
 	$(SAY) "unit tests, pairs, versions"
 	$(ONE_THREAD) $(PY) -m pytest -q -n 2 -m "not built"
+	$(ONE_THREAD) $(PY) -m pytest -q --doctest-modules rlcd_core
 
 validate: env data ## run each notebook once, compare every output
 	$(SAY) "notebooks: one execution each, every output compared"

@@ -279,7 +279,7 @@ payoff.round(3) + 0.0
 # ## The worked value
 #
 # Logits $z = (0, 1, 2)$; option A is right, and the policy gives it the least. Every
-# action adds its chance times its reward times its score,
+# action adds its chance times its reward times $\nabla_z \log p_a$, that is
 # $p_a\,(c - p_a)\,(e_a - p)$. Nothing is sampled here: the three actions are all there are.
 
 # %%
@@ -340,7 +340,7 @@ _ = ax.set(aspect="equal", xlim=(-0.17, 0.125), ylim=(-0.145, 0.02))
 # little. The checks call the objectives that train the models of the later chapters
 # (`rlcd_core.rewards`), not a copy of them.
 #
-# **Symbolic.** For $K = 2$ and $K = 3$, each action's chance, reward and score are
+# **Symbolic.** For $K = 2$ and $K = 3$, each action's chance, reward and $\nabla \log p_a$ are
 # written out as functions of the logits, and SymPy simplifies the difference of the two
 # sides for every label:
 
@@ -384,8 +384,8 @@ save_numbers("01_identity", {"cases": len(gaps)})
 print(len(gaps), "cases, all within 1e-12:", max(gaps) < 1e-12)
 
 # %% [markdown]
-# The objective `brier` trains the same score with the label in full view. In the mean,
-# the one bit loses nothing against it.
+# A quarter of the cases train `brier`, the same score with the label in full view: in the
+# mean, the one bit loses nothing against it.
 #
 # **Numerical differentiation.** The Brier score is differentiated by central differences,
 # without any gradient formula, and compared with the enumerated direction of `rlcd`:
@@ -466,7 +466,8 @@ pd.DataFrame(
 #
 # $$ p = \frac{q - (1 - \lambda)/K}{\lambda} , $$ (eq-weight)
 #
-# which is $q$ for $\lambda = 1$ and otherwise only where $q$ is uniform.
+# which is $q$ for $\lambda = 1$ and otherwise only where $q$ is uniform. (For $\lambda \le 0$
+# what is climbed is convex in $p$, and largest at a corner.)
 # :::
 #
 # :::{prf:proof}
@@ -474,8 +475,9 @@ pd.DataFrame(
 #
 # The two halves of the proof of {prf:ref}`thm-identity` give the direction $J(q - \lambda
 # p)$. It vanishes only if $q - \lambda p$ has equal entries, say $u$. Summing,
-# $1 - \lambda = K u$. Solve for $p$. Where an entry would be negative, the flow ends on an
-# edge instead. $\square$
+# $1 - \lambda = K u$. Solve for $p$. The direction climbs $p^\top q - \tfrac\lambda2 \|p\|^2$,
+# which is strictly concave; where an entry of {eq}`eq-weight` would be negative, its maximum
+# and the end of the flow lie on the boundary. $\square$
 # :::
 #
 # The spread half needs no sampling, since $\|p\|^2$ is known; adding its exact
@@ -512,9 +514,9 @@ print("row by row the same:", bool(same))
 
 # %% [markdown]
 # So "one bit forces us to use policy gradients" is false: the unweighted regression
-# $(c - p_a)^2$, and the log loss of the verdict, are ordinary losses on the
-# same bit and have the same resting place. {doc}`05_is_it_rl` follows that thread, and
-# {doc}`20_rater_bandit` runs all of them against one another on real verdicts.
+# $(c - p_a)^2$ and the log loss of the bit, later called *verdict Brier* and *verdict NLL*, are
+# ordinary losses with the same resting place. {doc}`05_is_it_rl` proves it, and
+# {doc}`20_rater_bandit` runs them all against one another on the verdicts of real people.
 #
 # ## What breaks it
 #
@@ -559,8 +561,8 @@ save_numbers("01_identity", {"std_pull": push})
 # - **Exactly one option is right.** If several can be, or none, $q$ does not sum to one and
 #   the resting place moves ({ref}`ex-identity-3`).
 # - **Parameters are shared.** A network cannot move one question without the others, so it
-#   ends where its mean Brier score is stationary, not at $q$. And clipping, momentum and
-#   adaptive steps change the path, and with noise also where it hovers.
+#   ends where its mean Brier score is stationary, which need not be at $q$. Clipping, momentum
+#   and adaptive steps change the path, and with noise also where it hovers.
 # - **Better than RLVR is not best.** The regression reading suggests that a plain log
 #   loss on the verdict may do as well or better. We measure it rather than argue.
 #

@@ -181,7 +181,9 @@ print(f"{honest:.4f}")
 # The last is what a threshold on confidence needs, and what this book means by "calibrated" unless
 # it says otherwise. {cite:t}`guo2017` study it as confidence calibration; {cite:t}`gupta2022` keep the name
 # top-label for a stricter form that also conditions on *which* option it was.
-# {cite:t}`kull2019` measure the classwise form.
+# {cite:t}`kull2019` measure the classwise form. Where a page follows one question with a known truth $q$, as
+# {doc}`01_identity` does, calibrated means $p = q$. If that holds for every question, so do all three;
+# the converse is false, as trap 5 below shows.
 #
 # :::{prf:proposition} Which implies which
 # :label: prp-calibration-order
@@ -254,7 +256,7 @@ pd.DataFrame(errors).T.round(4) + 0.0
 # was stated. Here is a trained policy, RLCD on the film reviews of {doc}`20_rater_bandit`, where
 # "right" for a text is the share of its raters who agree with the chosen option.
 
-# %% mystnb={"figure": {"caption": "Reliability of RLCD (seed 0) on the movie test texts. Line: share of raters who agree; band: 95 % Wilson; grey bars: how many texts are in each bin; dotted: honest.", "name": "fig-calibration-diagram"}, "image": {"alt": "Reliability diagram with fifteen bins. The line of observed agreement follows the diagonal from 0.5 to 0.97 with small departures; one bin at 0.46, which holds very few texts, lies below with a wide band. Bars show texts spread over all confidences above 0.47."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Reliability of RLCD (seed 0) on the movie test texts. Line: share of raters who agree; band: 95 % Wilson; grey bars: how many texts are in each bin; dotted: honest. The line keeps to the diagonal except in one bin near .46 that holds few texts.", "name": "fig-calibration-diagram"}, "image": {"alt": "Reliability diagram with fifteen bins. The line of observed agreement follows the diagonal from 0.5 to 0.97 with small departures; one bin at 0.46, which holds very few texts, lies below with a wide band. Bars show texts spread over all confidences above 0.47."}} tags=["hide-input"]
 movie, task = load_rater("movie", reading=3), rater_task("movie")
 counts = movie.counts[task.splits["test"]]
 share = counts / counts.sum(1, keepdims=True)
@@ -333,7 +335,7 @@ _ = ax.set(title="RLCD on film reviews")
 # $|\mathbb{E}[r 1_b]|$ since $|M| \le 1$, and 0 if the forecaster is calibrated. $\square$
 # :::
 #
-# So the plug-in value and the debiased one close in on $\mathrm{ECE}_B$ from both sides, and
+# So on average $\mathrm{ECE}_B$ lies between the debiased value and the plug-in one, and
 # neither sees what happens inside a bin. The checks: the telescoping step symbolically; parts 3
 # and 4 by running through all $2^{10}$ outcomes of ten decisions; and by simulation.
 
@@ -376,7 +378,8 @@ save_numbers("02_calibration", ten)
 # %% [markdown]
 # A *perfect* forecaster judged on these ten decisions has an ECE of
 # {res}`02_calibration:ten:.3f` on average (the sampled mean is
-# {res}`02_calibration:ten_z:.1f` standard errors away). Here is how the two estimates close in when decisions become many, for a forecaster with a known error and for one without:
+# {res}`02_calibration:ten_z:.1f` standard errors away). How the two estimates close in as rows
+# become many, for a forecaster with a known error and for one without:
 
 # %% mystnb={"figure": {"caption": "Mean of the plug-in ECE (solid) and of the debiased one (dashed) over repeated samples, 15 bins; dotted: the true binned error. Ochre: the overconfident forecaster; blue: the honest one, whose truth is 0. With few rows the honest one looks as bad as the overconfident one is.", "name": "fig-calibration-bracket"}, "image": {"alt": "Calibration error against number of rows from 50 to 3200 on a logarithmic axis. For each of two forecasters a solid plug-in line falls and a dashed debiased line rises towards a dotted horizontal truth: about 0.08 for the overconfident one, 0 for the honest one. At 50 rows the honest plug-in value is above 0.1."}} tags=["hide-input"]
 sizes, draws = np.array([50, 100, 200, 400, 800, 1600, 3200]), 250
@@ -493,7 +496,7 @@ save_numbers("02_calibration", {"sliced": sliced, "whole_ties": whole_ties})
 # **3. How many bins.** Part 1 says that few bins hide and part 2 that many add. A forecaster
 # that errs in waves, up and down eight times along the scale, makes both visible:
 
-# %% mystnb={"figure": {"caption": "ECE of the same 3,000 decisions by the number of bins. The wavy forecaster is invisible at 8 bins and plain at 16; the honest one looks worse with every bin. Dotted: the true errors.", "name": "fig-calibration-bins"}, "image": {"alt": "ECE against number of bins from 1 to 60. The ochre line of the wavy forecaster is near its floor for 1, 2, 4 and 8 bins and jumps to about 0.1 beyond ten; the blue line of the honest forecaster climbs slowly from 0 to about 0.05. Dotted lines mark the true values 0.095 and 0."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "ECE of the same 3,000 decisions by the number of bins. The wavy forecaster is invisible at 8 bins and plain at 16; the honest one looks worse the more bins there are. Dotted: the true errors.", "name": "fig-calibration-bins"}, "image": {"alt": "ECE against number of bins from 1 to 60. The ochre line of the wavy forecaster is near its floor for 1, 2, 4 and 8 bins and jumps to about 0.1 beyond ten; the blue line of the honest forecaster climbs slowly from 0 to about 0.05. Dotted lines mark the true values 0.095 and 0."}} tags=["hide-input"]
 grid = (np.arange(3000) + 0.5) / 3000
 wavy_chance = np.clip(grid + 0.15 * np.sin(2 * np.pi * 8 * grid), 0, 1)
 waves = {
@@ -565,9 +568,10 @@ soft.round(4)
 # One rater and the share of raters ask the same question, with more noise and with less: by
 # Jensen's inequality the ECE of single draws is on average at least that of the shares. The noise
 # floor for one draw a text, {res}`02_calibration:floor_film:.3f`, is therefore too high a bar for
-# shares. (Debiased values below 0 are that estimator's noise.) The majority vote asks *another* question. A policy that is honest about the next
-# person is called {res}`02_calibration:majority_gap:.2f` too modest by it, and a training
-# loop that followed this verdict would teach it to overstate.
+# shares. (Debiased values below 0 are that estimator's noise.) The majority vote asks *another*
+# question. Judged by it, a policy that is honest about the next person states
+# {res}`02_calibration:majority_gap:.2f` too little, and training on that verdict would teach it
+# to overstate.
 #
 # **5. A forecaster who knows nothing.** Say the base rate .75 of every ticket. Then
 # $\mathbb{E}[c \mid v] = v$, exactly: calibration in the long run is free. Here ECE ranks it first:
@@ -681,7 +685,8 @@ pd.DataFrame(rows).T
 # = \bar c (1 - \bar c) - \frac1n \sum_v n_v (\bar c_v - \bar c)^2$. $\square$
 # :::
 #
-# This is {cite:t}`murphy1973`'s partition; the multi-option form is the same, with squared norms.
+# This is {cite:t}`murphy1973`'s partition of the binary Brier score, which is what Brier means on this
+# page; the multi-option form is the same, with squared norms.
 # Where confidences are continuous every group has one row, reliability becomes the whole
 # score, and binning leaves a rest that `murphy` reports as `within`. The CORP
 # decomposition of {cite:t}`dimitriadis2021` avoids bins: replace the statements by the best
@@ -756,7 +761,7 @@ save_numbers("02_calibration", {"mcb200": float(np.mean(small))})
 # :::{admonition} What would change my mind
 # :class: warning
 #
-# - *ECE is enough* would be right where all forecasters that are compared discriminate alike, as when one
+# - *ECE is enough* is defensible where all forecasters that are compared discriminate alike, as when one
 #   temperature is tuned on fixed binary logits: by {prf:ref}`thm-corp` only miscalibration is left to differ.
 # - *The debiased value is better* is not always so: it trades bias for variance, and for choosing
 #   between two policies on the same rows the plug-in bias partly cancels. {cite:t}`roelofs2022` find that equal-mass bins
@@ -843,8 +848,8 @@ assert abs(mean - 0.044) < 1e-12 and abs((true_two - two).sum()) < 1e-12
 #
 # $\frac12\sqrt{15/n} = .01$ gives $n = 37{,}500$. The floor falls as $1/\sqrt n$, so one value fixes the rest:
 # multiply $n$ by the square of floor over .01. The bound takes every variance as $\frac14$, fills all bins
-# alike, and uses the root mean square for the mean absolute value, which is smaller by
-# $\sqrt{2/\pi}$.
+# alike, and uses the root mean square for the mean absolute value, which is smaller by a factor of
+# about $\sqrt{2/\pi}$.
 
 # %% tags=["hide-input"]
 needed = n * (floor / 0.01) ** 2

@@ -20,9 +20,9 @@
 # report, and which of the many prices with this property should one train on?
 #
 # **Answer.** A price is honest exactly if it is the tangent to a concave curve. Brier, log,
-# spherical and ranked scores are four such curves, and they differ in what they
+# spherical and ranked scores come from four such curves, and they differ in what they
 # charge for a confident error. A floor under the logarithm, the usual guard against
-# infinity, breaks the property; mixing a little uniform into forecast *and* label keeps it.
+# infinity, breaks the property; mixing a little uniform into report *and* label keeps it.
 #
 # **After this page you can** prove a rule proper or catch it lying, read its entropy,
 # divergence and gradient off one function, bound the log score without spoiling it, and say
@@ -149,11 +149,10 @@ table.astype(float).round(3)
 
 # %% [markdown]
 # In the first four columns the honest row is the cheapest. The last column charges one
-# minus what was stated for the right team: it looks just as reasonable, rises and falls
-# with accuracy, and pays best for certainty. It is the loss behind RLVR
-# ({prf:ref}`cor-rlvr`). The proper columns agree that the sure policy is the worst, but
-# not by how much: it pays {res}`03_proper_scoring:ticket.1:.2f` nats under the log score,
-# more than three times what honesty pays, and under the spherical score
+# minus what was stated for the right team. It looks just as reasonable, and it is the loss
+# behind RLVR ({prf:ref}`cor-rlvr`): certainty is the cheapest report. The proper columns agree that
+# the sure policy is the worst, but not by how much: it pays {res}`03_proper_scoring:ticket.1:.2f`
+# nats under the log score, more than three times what honesty pays, and under the spherical score
 # {res}`03_proper_scoring:ticket.2:.2f`, less than a third more.
 #
 # ## Definition, and the rules of this book
@@ -197,8 +196,8 @@ table.astype(float).round(3)
 # $$ L_{\mathrm{nb}}(p, y) = L_{\log} + \operatorname{Brier} $$ (eq-nll-brier)
 #
 # The log score is that of {cite:t}`good1952`; the ranked score, for options that have an
-# order, is due to {cite:t}`epstein1969`. `rlcd_core.scoring` holds them in NumPy, and
-# `rlcd_core.rewards` as training objectives, there as scores, with the sign turned.
+# order, is due to {cite:t}`epstein1969`. `rlcd_core.scoring` holds the losses in NumPy,
+# `rlcd_core.rewards` trains on them as scores, with the sign turned.
 #
 # ## One function behind each rule
 #
@@ -293,12 +292,12 @@ _ = ax.set(
 # of positive weight does. $\square$
 # :::
 #
-# A negative weight can destroy this. Note the sign in "log + spherical − RPS":
-# there log and spherical are scores and RPS is a loss, so nothing is negative.
+# A negative weight can destroy this. (In "log + spherical − RPS" log and spherical are
+# scores and RPS is a loss, so no weight is negative.)
 #
-# **Symbolic check.** Each entropy of the table is differentiated by SymPy, the tangent
-# {eq}`eq-savage` is formed at a symbolic $p$, and the formula of the rule is subtracted
-# from it. The tangent is then evaluated at a random report and compared with the package:
+# **Symbolic check.** SymPy differentiates each entropy of the table, forms the tangent
+# {eq}`eq-savage` at a symbolic $p$ and subtracts the formula of the rule; the tangent at a
+# random report is compared with the package:
 
 
 # %%
@@ -353,9 +352,9 @@ print("package and tangent within 1e-12:", worst < 1e-12)
 
 # %% [markdown]
 # **Enumeration and simulation.** For two to six options and random $(p, q)$: the
-# divergences of the package against the closed forms of the table, and the mean loss over
-# drawn labels against $L(p; q)$, in standard errors (all four rules see the same labels, so
-# the four gaps are one draw of luck).
+# divergences of the package against the closed forms of the table; and for one pair the mean
+# loss over drawn labels against $L(p; q)$, in standard errors (the four rules see the same labels,
+# so their gaps go together).
 
 
 # %%
@@ -398,7 +397,7 @@ for name, gap in distance.items():
 # %% [markdown]
 # ## Gradients in logits
 #
-# A policy does not move $p$ but logits $z$, so what trains it is the gradient in $z$.
+# A policy moves its logits $z$, so what trains it is the gradient in $z$.
 #
 # :::{prf:proposition} Four pushes
 # :label: prp-proper-gradients
@@ -427,13 +426,11 @@ for name, gap in distance.items():
 # p)^{-1/2}$. *RPS:* $P_j$ contains $p_k$ for $j \ge k$, and $L(p; q) = \sum_j (P_j -
 # Q_j)^2/(K - 1)$ plus a term without $p$.
 #
-# $J g = 0$ with all $p_k > 0$ means $g = u \mathbf 1$. For a rule {eq}`eq-savage` with
-# differentiable $h$, $g = \nabla_p\, [H + h^\top (q - p)] = (\partial h)^\top (q - p)$ up
-# to a constant, which is constant at $p = q$. *Nowhere else:* Brier, $p - q$ constant
-# with entries of sum 0, hence 0. Log, $p - q = 0$. RPS, $g_k - g_{k+1} = 2(P_k -
-# Q_k)/(K-1) = 0$ for all $k$. Spherical: $q = c\,p - u \|p\| \mathbf 1$ with
-# $c = p^\top q/\|p\|^2$; the inner product with $p$ gives $p^\top q = p^\top q - u \|p\|$,
-# so $u = 0$ and $q = c p = p$. $\square$
+# At $p = q$ the gradient vanishes because $L(\cdot\,; q)$ is least there. *Nowhere else:* $J g = 0$
+# with all $p_k > 0$ means $g = u \mathbf 1$. Brier: $p - q$ is constant with entries of sum 0,
+# hence 0. Log: $p - q = 0$. RPS: $g_k - g_{k+1} = 2(P_k - Q_k)/(K-1) = 0$ for all $k < K$.
+# Spherical: $q = t\,p - u \|p\| \mathbf 1$ with $t = p^\top q/\|p\|^2$; the inner product with $p$
+# gives $p^\top q = p^\top q - u \|p\|$, so $u = 0$ and $q = t p = p$. $\square$
 # :::
 #
 # The training objectives are checked against these formulas by `exact.moments`, which
@@ -532,19 +529,18 @@ save_numbers(CHAPTER, {"per_nine": np.log(10), "floor": FLOOR, "eps": EPS})
 _ = axes[0].set(title="price"), axes[1].set(title="push")
 
 # %% [markdown]
-# This is the real choice between proper rules. All have the same optimum; they differ in
+# This is the real choice between proper rules: all have the same optimum, and they differ in
 # how hard they pull from where. The log score's price has no bound, but its push in the logits,
-# $\lVert p - q \rVert$, never exceeds $\sqrt 2$; it just never fades, so a mislabelled ticket
-# pulls with full force for ever. With Brier a policy that is *confidently wrong* gets almost
-# no gradient back. The composite of the log and half the spherical score is a
-# compromise on paper: where it matters, at confident errors, it is the log score.
+# $\lVert p - e_y \rVert$, never exceeds $\sqrt 2$. It does not fade either: a mislabelled ticket
+# pulls with full force however sure the policy is. With Brier a policy that is *confidently wrong* gets
+# almost no gradient back. The composite of the log and half the spherical score is a
+# compromise on paper: at confident errors it is the log score.
 #
 # ## The floor that lies
 #
-# An unbounded loss frightens people who train networks, so a floor is common: replace
-# $\log p_y$ by $\max(\log p_y, \ell)$, often with $\ell = \log 10^{-4} \approx$
-# {res}`03_proper_scoring:floor`. Consider an option whose true chance is one in a hundred
-# thousand, and the composite score (higher is better) with that floor:
+# Against an unbounded loss a floor is common: replace $\log p_y$ by $\max(\log p_y, \ell)$, often
+# with $\ell = \log 10^{-4} \approx$ {res}`03_proper_scoring:floor`. Take an option whose true chance
+# is one in a hundred thousand, and the composite score (higher is better) with that floor:
 
 # %%
 target = np.array([1e-5, 1 - 1e-5])
@@ -577,9 +573,9 @@ shown
 
 # %% [markdown]
 # The lie scores {res}`03_proper_scoring:lie:.7f`, honesty {res}`03_proper_scoring:honest:.7f`.
-# The gap is small and the direction is wrong: the rule pays the policy for calling a rare
-# thing impossible. With report and label both mixed, honesty is ahead, if only by
-# {res}`03_proper_scoring:mended_gap:.0e`: a bounded rule can be strict, it cannot be steep.
+# The gap is small and has the wrong sign: the rule pays for calling a rare thing impossible.
+# With report and label both mixed, honesty is ahead, if only by
+# {res}`03_proper_scoring:mended_gap:.0e`: a bounded rule can be strict, but not steep.
 #
 # :::{prf:theorem} Floors lie, mixing both is strictly proper
 # :label: thm-clamp
@@ -635,8 +631,7 @@ shown
 # are in $[\varepsilon/K, 1]$, a compact set. $\square$
 # :::
 #
-# What each of the three does to the report, over all truths, found by brute force on the
-# functions of the package:
+# What each of the three does to the report, by brute force on the functions of the package:
 
 # %% mystnb={"figure": {"caption": "The best report for a rare option against its true chance (two options, log + half spherical). Honest is the diagonal. The floor at {res}`03_proper_scoring:floor` makes 0 the best report for every truth below {res}`03_proper_scoring:threshold:.2e`; mixing the report alone, at $\\varepsilon$ = {res}`03_proper_scoring:eps`, makes it 0 below {res}`03_proper_scoring:alone_zero` and too small above. Mixing report and label stays on the diagonal. Reports of exactly 0 are drawn along the foot.", "name": "fig-proper-clamp"}, "image": {"alt": "Log-log plot of best report against true chance from one in a million to 0.3. Green circles, mixing both, lie on the diagonal throughout. The ochre dashed line, floor, follows the diagonal down to 0.00027 and then falls to the line at the foot marked zero. The red dash-dotted line, mixing the report alone, bends below the diagonal from about 0.05 and falls to zero at 0.005."}}
 truths = np.logspace(-6, np.log10(0.3), 90)
@@ -688,14 +683,14 @@ _ = ax.set(xlabel="true chance of the option", ylabel="best report")
 # %% [markdown]
 # A rule of thumb is $e^{\ell + 1}$, here {res}`03_proper_scoring:rule_of_thumb:.4e`; the exact
 # threshold is {res}`03_proper_scoring:threshold:.4e`, lower in the fourth digit, since both
-# $q^*/2$ and the spherical half count a little against the lie. How much is at stake? At
+# $q^*/2$ and the spherical half count a little against the lie. At stake is at
 # most {res}`03_proper_scoring:temptation:.1e` of score for each rare option. With three
 # options and noisy labels nobody will notice. With a hundred options, most of them rare,
 # the temptation adds up, and what goes first are the small probabilities that
 # a threshold for rare events reads.
 #
-# Mixing the report alone is the mend that suggests itself, and it moves the lie to where
-# it hurts more:
+# Mixing the report alone is the mend that suggests itself, and it moves the lie to larger
+# probabilities:
 
 
 # %%
@@ -726,11 +721,10 @@ save_numbers(CHAPTER, {"alone_90": rows["0.9"]["mix p alone"]})
 pd.DataFrame(rows).T.rename_axis("truth").map(lambda v: f"{v:.5f}")
 
 # %% [markdown]
-# Asked for .9, it gets {res}`03_proper_scoring:alone_90:.5f`; from .995 on it gets certainty.
+# For a truth of .9 it reports {res}`03_proper_scoring:alone_90:.5f`, from .995 on certainty.
 # Either the mixed $m(p)$ is what is trained, logged, thresholded *and* deployed, by {prf:ref}`thm-clamp`
 # (b), or the label is mixed too. The objective `log_spherical_bounded` and
-# `scoring.clamped` do the latter; the training code and the scorer are separate
-# implementations of {eq}`eq-clamp` and must agree:
+# `scoring.clamped` do the latter; they are separate implementations of {eq}`eq-clamp` and must agree:
 
 # %%
 p, q = rng.dirichlet(np.ones(4), (2, 500))
@@ -754,10 +748,10 @@ print("excess > 0 away from the truth, corners included:", positive)
 # ## A distribution as the action
 #
 # Some recipes treat the whole distribution as a continuous action: add Gaussian noise to
-# the logits, score each noisy softmax, and apply REINFORCE with a group baseline
-# (`rewards.logit_noise_loss`). It needs the label for the score. But then the score is
-# a differentiable function of $z$, and one backward pass gives its gradient exactly. What
-# does the noise add? Variance, and a bias:
+# the logits, score each noisy softmax, and apply REINFORCE with a leave-one-out baseline
+# (`rewards.logit_noise_loss`). The score needs the label, and then it is a differentiable function
+# of $z$, whose gradient one backward pass gives exactly. What does the noise add? Variance, and a
+# bias:
 #
 # :::{prf:proposition} The smoothed optimum
 # :label: prp-proper-smoothing
@@ -780,17 +774,17 @@ print("excess > 0 away from the truth, corners included:", positive)
 # z)/\sigma^2]$, and an independent baseline changes nothing. For the log score
 # $L(\operatorname{softmax}(u); q) = \log \sum_j e^{u_j} - q^\top u$ is convex in $u$, and
 # so is its average over shifts; the gradient is $\mathbb{E}\operatorname{softmax}(z +
-# \sigma\xi) - q$. For $K = 2$ let $d = z_1 - z_2 > 0$ and $e$ the symmetric
-# noise of the difference. With $\sigma(d) = (1 + \tanh(d/2))/2$ and
+# \sigma\xi) - q$. For $K = 2$ let $q_1 > \tfrac12$, $d = z_1 - z_2$, and $e$ the symmetric
+# noise of the difference. Write $\psi(d) = (1 + \tanh(d/2))/2$ for the report of option 1. At the
+# optimum $\mathbb{E}\,\psi(d + e) = q_1$, hence $d > 0$. With
 #
 # $$ \tanh\tfrac{d + e}{2} + \tanh\tfrac{d - e}{2} = \frac{2 \sinh d}{\cosh d + \cosh e}
 #    < \frac{2 \sinh d}{\cosh d + 1} = 2 \tanh\tfrac d2 \quad (e \ne 0), $$
 #
-# pairing $e$ with $-e$ gives $\mathbb{E}\,\sigma(d + e) < \sigma(d)$. At the optimum the
-# left side is $q_1$. $\square$
+# pairing $e$ with $-e$ gives $q_1 = \mathbb{E}\,\psi(d + e) < \psi(d)$. $\square$
 # :::
 #
-# The other rules, by Gauss–Hermite quadrature, $K = 2$, noise of the given size on both
+# All four rules, by Gauss–Hermite quadrature, $K = 2$, noise of the given size on both
 # logits:
 
 # %%
@@ -833,11 +827,10 @@ smooth.round(3)
 # %% [markdown]
 # Under the composite a truth of .7 is reported as {res}`03_proper_scoring:s70:.3f` at
 # $\sigma = .5$ and as {res}`03_proper_scoring:b70:.3f` at $\sigma = 1$; .9 becomes
-# {res}`03_proper_scoring:s90:.3f` and {res}`03_proper_scoring:b90:.3f`. Brier, often thought
-# the gentler rule, is bent further ({res}`03_proper_scoring:brier_b70:.3f` for .7): a
-# bounded price lets the noisy reports that are too extreme go almost unpunished. Now the
-# estimator itself, at the honest logits, where the exact gradient is zero, and at the
-# smoothed optimum:
+# {res}`03_proper_scoring:s90:.3f` and {res}`03_proper_scoring:b90:.3f`. Brier is bent further
+# ({res}`03_proper_scoring:brier_b70:.3f` for .7 at $\sigma = 1$): a bounded price hardly punishes noisy
+# reports that are too extreme. Now the estimator itself, at the honest logits, where the exact
+# gradient is zero, and at the smoothed optimum:
 
 # %%
 n, q_right, sigma = 40_000, 0.7, 1.0
@@ -874,10 +867,9 @@ bias.round(4)
 
 # %% [markdown]
 # At honesty it pushes on by {res}`03_proper_scoring:honest_z:.0f` standard errors; at the
-# smoothed optimum it rests ({res}`03_proper_scoring:optimum_z:.1f`). And what does it
-# cost? One drawn label a question, the policy states one half: the mean push and the
-# variance (trace of the covariance) of one question's gradient, over all and over the
-# noise alone, with the label held fixed:
+# smoothed optimum it rests ({res}`03_proper_scoring:optimum_z:.1f`). And the variance? For one drawn
+# label a question and a policy that states one half, the mean push and the trace of the covariance
+# of one question's gradient, in all and from the noise alone, with the label held fixed:
 
 # %%
 start = torch.zeros(n, 2)
@@ -921,18 +913,16 @@ cost.round(3)
 # backward pass for a push of the same precision, eight need
 # {res}`03_proper_scoring:relative_8:.1f` times as many; at thirty-two
 # ({res}`03_proper_scoring:relative_32:.2f` times) the luck of the label is nearly all that
-# is left. And the bias can be made small: at a noise of {res}`03_proper_scoring:small` the
-# best report for .7 is {res}`03_proper_scoring:best_small:.4f`, and since the group baseline
-# shrinks with the noise the variance does not blow up
-# ({res}`03_proper_scoring:relative_small:.1f` times at eight draws; without a baseline it
-# would grow as $1/\sigma^2$). So the method is not broken, it is pointless: with small
-# noise and many draws it becomes, at some expense, the derivative that one backward pass
-# gives exactly. Sampling is the right tool when the reward cannot be differentiated. A
-# proper score can.
+# is left. The bias can be made small: at a noise of {res}`03_proper_scoring:small` the
+# best report for .7 is {res}`03_proper_scoring:best_small:.4f`, and thanks to the baseline the variance
+# does not blow up ({res}`03_proper_scoring:relative_small:.1f` times at eight draws; without one it
+# would grow as $1/\sigma^2$). So the method is not broken but pointless: with small noise and many
+# draws it becomes, at some expense, the derivative that one backward pass gives exactly. Sampling is
+# the right tool when the reward cannot be differentiated.
 #
 # ## Which one?
 #
-# - **Labels or verdicts in plenty, clean:** the log score. Its push never fades.
+# - **Clean labels or verdicts, in plenty:** the log score. Its push does not fade.
 # - **Noisy labels, or a mean loss that one row must not dominate:** Brier, or the mended composite.
 # - **Ordered options:** add the RPS, so that a near miss is cheaper.
 # - **Never:** a floor or a clip inside the log of a loss whose numbers somebody will
@@ -948,16 +938,16 @@ cost.round(3)
 #   network that cannot fit every $q$, rules end at different places. {cite:t}`merkle2013`
 #   find on forecasts of world events that conclusions vary greatly between proper rules:
 #   "any proper score will do" is false in practice.
-# - **Is a fading push bad?** Not always. The same fading makes Brier robust to labels that
-#   are simply wrong. {cite:t}`selten1998` derives the quadratic rule from four axioms
-#   and holds the log score's sensitivity to tiny probabilities against it; the log
+# - **A fading push is not always bad.** It makes Brier robust to labels that are simply wrong.
+#   {cite:t}`selten1998` derives the quadratic rule from four axioms
+#   and holds the log score's sensitivity to tiny probabilities against it; for $K \ge 3$ the log
 #   score is the only one of our rules that looks at $p_y$ alone.
 # - **Does the floor matter in training?** For three options hardly, by the sizes above.
 #   {cite:t}`baniharouni2025` train language models on a logarithmic reward with success. We
 #   fix it because the fix is free, not because the harm is always large.
-# - **Noise as exploration.** If the reward were not a proper score of $p$ (a downstream
+# - **Noise as exploration.** If the reward were no known function of $p$ (a downstream
 #   cost, a person's reaction to the numbers), noise on the logits would be one of few ways to
-#   learn at all. Our argument is against it where the score is known.
+#   learn at all.
 # :::
 #
 # ## Exercises
@@ -975,9 +965,9 @@ cost.round(3)
 # :::
 #
 # $\sum_k |p_k - 1[k = y]| = (1 - p_y) + \sum_{k \ne y} p_k = 2 (1 - p_y)$: twice the
-# last column of the table above. Its mean $2(1 - p^\top q)$ is linear in $p$, least at the
-# corner of the likeliest option, and honest only if $q$ is a corner (or tied: if $q$ is
-# uniform every report is as good). In the language of {prf:ref}`thm-proper`, the
+# last column of the table above. Its mean $2(1 - p^\top q)$ is linear in $p$ and least at the
+# corner of the likeliest option. Honesty is the one best report only if $q$ is a corner, and ties
+# with others if all positive entries of $q$ are equal. In the language of {prf:ref}`thm-proper`, the
 # minimum over $p$ is $2(1 - \max_k q_k)$, concave but not strictly:
 
 # %%

@@ -20,7 +20,7 @@
 # step of RLCD, and what lowers the noise: a baseline, more actions per question, or
 # different actions?
 #
-# **Answer.** RLCD is its own baseline. At calibration nothing computed from the actions
+# **Answer.** RLCD is its own baseline. At calibration, $p = q$, nothing computed from the actions
 # alone can lower its variance, leave-one-out usually raises it, and one action per
 # question, with nothing subtracted but $p_a$, is close to the cheapest way to spend an
 # outcome.
@@ -125,11 +125,10 @@ bar.set_label("variance with leave-one-out ÷ without")
 # ## A ticket, and four looks at it
 #
 # A ticket can go to four teams, and the policy is honest about it: it states
-# $p = q = (.5, .3, .15, .05)$. You can afford four outcomes. You may send this ticket four
-# times (in an experiment with a labelled ticket, all four actions are judged by the same
-# label) and subtract from each reward the mean of the other three: that is the
-# leave-one-out baseline {cite:p}`kool2019,ahmadian2024`, standard in reinforcement
-# learning. Or you take four tickets, act once on each, and subtract nothing.
+# $p = q = (.5, .3, .15, .05)$. You can afford four outcomes. You may act four times on this ticket
+# (if its label is known, that one label judges all four actions) and subtract from each reward the
+# mean of the other three: the leave-one-out baseline {cite:p}`kool2019,ahmadian2024`. Or you take four
+# tickets, act once on each, and subtract nothing.
 #
 # An honest policy should not move, so whatever it moves is noise. Suppose the four actions
 # were A, A, B, C and the label is A:
@@ -154,19 +153,19 @@ pd.DataFrame(pushes, index=["A", "B", "C", "D"]).T.round(3)
 
 # %% [markdown]
 # One group proves nothing. To compare, average over all groups, and charge each estimator
-# for the outcomes it used.
+# for the outcomes that it used.
 #
 # :::{prf:definition} Variance per outcome
 # :label: def-variance-outcome
 #
 # Let $D$ be the direction in logit space that one group of $G$ actions gives (the mean
 # over the group). Its *variance* is the trace of its covariance, $\mathbb{E}\|D -
-# \mathbb{E}D\|^2$. Its **variance per outcome** is $G$ times that: what is left when the
-# estimators are given the same number of outcomes, on independent questions.
+# \mathbb{E}D\|^2$. Its **variance per outcome** is $G$ times that: $n$ outcomes, spent on $n/G$
+# independent questions, leave the mean direction with this variance divided by $n$.
 # :::
 #
 # `exact.moments` computes it by running every group and every label through the training
-# loss, with its probability. The words *shared label* mean that one $y$ judges the whole
+# loss, with its probability. *Shared label* means that one $y$ judges the whole
 # group, *independent outcomes* that each action meets its own draw.
 #
 # ## What the subtraction is
@@ -233,8 +232,8 @@ for size in (2, 3):
 print("what is left:", left_over)
 
 # %% [markdown]
-# And by enumeration, for random policies, truths, weights and constants, two to six
-# options, one and two actions, both ways of judging, through the objectives that train:
+# And by enumeration through the objectives that train, for random policies, truths, weights and
+# constants, two to six options, one and two actions, both ways of judging:
 
 # %%
 gaps = []
@@ -252,8 +251,7 @@ print(len(gaps), "cases, all within 1e-12:", max(gaps) < 1e-12)
 
 # %% [markdown]
 # All of {eq}`eq-lambda-mix` has one mean, so only the variance can choose. One would expect
-# the exact penalty ($\lambda = 0$) to win, since it is known and not sampled. It is
-# the other way round.
+# the exact penalty ($\lambda = 0$) to win, since it is not sampled. It is the other way round.
 #
 # ## Its own baseline
 #
@@ -302,12 +300,11 @@ print(len(gaps), "cases, all within 1e-12:", max(gaps) < 1e-12)
 # $\square$
 # :::
 #
-# Part (a) is the reason for the chapter's answer. Textbook advice says to subtract
-# from the reward what was to be expected of it {cite:p}`williams1992,greensmith2004`. RLCD
-# subtracts the stated probability *of the very action taken*, which no ordinary baseline
-# may do, because a baseline that depends on the action changes the mean. Here the change
-# of the mean is the point, since it supplies the Gini term, and at $p = q$ the same
-# subtraction happens to be the perfect baseline. The map of (b) for the ticket:
+# Part (a) is the reason for the chapter's answer. A baseline subtracts from the reward what was
+# to be expected of it {cite:p}`williams1992,greensmith2004`, but must not depend on the action,
+# since that changes the mean. RLCD subtracts the stated probability *of the very action taken*.
+# The change of the mean is the point, since it supplies the Gini term, and at $p = q$ the same
+# subtraction is the perfect baseline. The map of (b) for the ticket:
 
 # %% mystnb={"figure": {"caption": "Variance of one outcome's step in the family {eq}`eq-lambda-mix` for the honest four-team policy. All points have the same mean. The dot is RLCD, {res}`04_variance:table.rlcd_1:.3f`; RLVR plus exact Gini without baseline has {res}`04_variance:table.gini_1:.3f`.", "name": "fig-variance-family"}, "image": {"alt": "Contours over the weight lambda from -0.5 to 2.5 and the constant b from -0.4 to 0.4 are tilted ellipses around one lowest point, lambda 1 and b 0, which is RLCD. A triangle at lambda 0, b 0 marks RLVR plus exact Gini, several contours higher."}} tags=["hide-input"]
 lams, consts = np.linspace(-0.5, 2.5, 25), np.linspace(-0.4, 0.4, 17)
@@ -335,9 +332,9 @@ _ = ax.set(xlabel="λ, sampled share of the penalty", ylabel="b, constant baseli
 # %% [markdown]
 # ## The price of leave-one-out
 #
-# Part (c) leaves out the shared label, which ties the baseline to the reward: if one action
-# is right, others are likelier to be. There the balance can be written down for any $p$ and
-# $q$.
+# Part (c) leaves out the shared label, which ties the baseline to the reward: if an action
+# is right, so is every other that took the same option. There the balance can be written down for
+# any $p$ and $q$.
 #
 # :::{prf:proposition} What leave-one-out costs under a shared label
 # :label: prp-loo-price
@@ -374,9 +371,9 @@ _ = ax.set(xlabel="λ, sampled share of the penalty", ylabel="b, constant baseli
 # :::
 #
 # Read it for large groups, where it becomes $V m^2 - 2 m W$. The best constant baseline given
-# $y$ is $W/V$, the mean reward weighted by squared score lengths
-# {cite:p}`greensmith2004`; leave-one-out offers $m$, the plain mean. It helps if $m$
-# is nearer to $W/V$ than zero is. Rare actions have long scores and common ones short, so
+# $y$ is $W/V$, the mean reward weighted by the squared lengths $\|g_a\|^2$
+# {cite:p}`greensmith2004`; leave-one-out offers $m$, the plain mean. Given $y$ it helps if $m$
+# is nearer to $W/V$ than zero is. Rare actions have a long $g_a$ and common ones a short one, so
 # plain mean and weighted mean often disagree, even in sign.
 #
 # The formula against enumeration, and the four-option ticket with it:
@@ -407,8 +404,8 @@ print(len(gaps), "cases, all within 1e-12:", max(gaps) < 1e-12)
 
 # %% [markdown]
 # How often does it help? Policies and truths drawn uniformly from the simplex, three actions,
-# shared label, {res}`04_variance:draws:,` draws for each $K$ (this uses the closed form
-# `exact.group_trace`, itself tested against enumeration):
+# shared label, {res}`04_variance:draws:,` draws for each $K$ (by the closed form
+# `exact.group_trace`, which the tests compare with enumeration):
 
 # %%
 draws, rows = 10_000, {}
@@ -434,12 +431,11 @@ pd.DataFrame(rows).T.round(2)
 # {res}`04_variance:corners.split:.2f`. Whichever wrong option is taken, the reward is about
 # $-.49$, and subtracting it removes a common push. Over-confidence in a *single* wrong option
 # is not such a case: $p = (.8, .1, .1)$, $q = (0, .5, .5)$ gives
-# {res}`04_variance:corners.single:.1f`, because the common action has a short score and there
+# {res}`04_variance:corners.single:.1f`, because the common action has a short $g_a$ and there
 # is little to remove.
 #
-# **A limit of "at $p = q$ it only adds noise".** With a shared label that held in every draw
-# above, but it is no theorem. With many rare options and a large group, leave-one-out wins by
-# a hair at calibration:
+# **At $p = q$** leave-one-out under a shared label only added noise in every draw above, but that
+# is no theorem. With many rare options and a large group it wins by a hair:
 
 # %%
 crowds = {
@@ -466,10 +462,10 @@ pd.DataFrame(crowd).T.round(3)
 #
 # ## Variance per outcome
 #
-# Everything so far and two estimators to come, for the honest ticket. All have mean zero
+# Everything so far, and three estimators to come, for the honest ticket. All have mean zero
 # here, so all of it is noise:
 
-# %% mystnb={"figure": {"caption": "Variance per outcome at $p = q = (.5, .3, .15, .05)$, by exact enumeration. Blue: RLCD's reward; red: RLVR plus the exact Gini gradient; purple: the label is revealed. G is the number of actions on one question.", "name": "fig-variance-bars"}, "image": {"alt": "Horizontal bars of variance per outcome. Lowest, about 0.115 to 0.117: minimum-variance control, RLCD with one action, and RLCD with independent outcomes. Then 0.159 residual Horvitz-Thompson, about 0.16 to 0.19 for leave-one-out with independent outcomes, RLVR plus Gini and three exclusive verdicts. Highest, 0.31 to 0.40: four actions under a shared label, without baseline, with leave-one-out, and RLVR plus Gini with leave-one-out."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Variance per outcome at $p = q = (.5, .3, .15, .05)$, by exact enumeration. Blue: RLCD's reward; red: RLVR plus the exact Gini gradient; purple: the label is revealed. G is the number of actions on one question. Nothing is visibly below one action without a baseline.", "name": "fig-variance-bars"}, "image": {"alt": "Horizontal bars of variance per outcome. Lowest, about 0.115 to 0.117: minimum-variance control, RLCD with one action, and RLCD with independent outcomes. Then 0.159 residual Horvitz-Thompson, about 0.16 to 0.19 for leave-one-out with independent outcomes, RLVR plus Gini and three exclusive verdicts. Highest, 0.31 to 0.40: four actions under a shared label, without baseline, with leave-one-out, and RLVR plus Gini with leave-one-out."}} tags=["hide-input"]
 entries = [
     ("control", "G=1, exclusive control", "exclusive_control", 1, True, "rlcd"),
     ("rlcd_1", "G=1, RLCD", "rlcd", 1, True, "rlcd"),
@@ -509,9 +505,9 @@ _ = ax.set(xlim=(0, 0.46))
 #   {res}`04_variance:table.loo_free_4:.3f`.
 # - **The exact penalty is the noisier road.** RLVR plus exact Gini:
 #   {res}`04_variance:table.gini_1:.3f` for one action, against {res}`04_variance:table.rlcd_1:.3f`.
-#   (That it equals two RLCD actions under a shared label is no accident: since $J e_y = p_y
-#   g_y$, not sampling the penalty costs what sharing the label costs.) A leave-one-out baseline does not
-#   bring it level ({res}`04_variance:table.gini_loo_4:.3f` against
+#   (Two RLCD actions under a shared label cost just as much, and this is exact: both exceed one RLCD
+#   action by the variance of the full-label gradient, $B$ in {ref}`ex-variance-3`.) A leave-one-out
+#   baseline does not bring it level ({res}`04_variance:table.gini_loo_4:.3f` against
 #   {res}`04_variance:table.rlcd_4:.3f` at $G = 4$).
 # - **Little is left to gain.** Only two entries are lower, and both by a hair: the control of
 #   the next section, {res}`04_variance:table.control:.4f`, and two different actions with
@@ -520,8 +516,7 @@ _ = ax.set(xlim=(0, 0.46))
 #
 # A real log of decisions has one outcome per case. It needs no baseline at all.
 #
-# **Simulation.** The same traces from sampled groups, run through the training losses; the
-# standard error is that of a mean of squared lengths:
+# **Simulation.** The same traces from sampled groups, run through the training losses:
 
 # %%
 n, sampled = 40_000, {}
@@ -558,9 +553,8 @@ pd.DataFrame(sampled).T.round(4)
 # ## Different actions, and options that exclude each other
 #
 # To take the same option twice under one label teaches nothing new, so draw the group
-# *without* replacement. Then the chances change, and one correction is the estimator of
-# {cite:t}`horvitz1952`; {cite:t}`kool2020` derive another for policy gradients. Here
-# Horvitz and Thompson's is applied to the residual $c - p_a$.
+# *without* replacement. Then the chances change. We correct by the weights of {cite:t}`horvitz1952`,
+# applied to the residual $c - p_a$; {cite:t}`kool2020` derive another correction for policy gradients.
 #
 # :::{prf:theorem} Residual Horvitz–Thompson, and the most one outcome can do
 # :label: thm-residual-ht
@@ -621,8 +615,9 @@ pd.DataFrame(sampled).T.round(4)
 # :::
 #
 # Why does (d) not contradict {prf:ref}`thm-own-baseline`? Its extra term looks at the outcome:
-# $(c - p_a)/p_a$ has mean $\sum_a (q_a - p_a) = 0$ *because* exactly one option is right. The
-# checks, by enumeration: (b) against all orders of drawing, (a) for the shared and the independent case, (d) with the exact gap.
+# $(c - p_a)/p_a$ has mean $\sum_a (q_a - p_a) = 0$ *because* exactly one option is right. By
+# enumeration: (b) against all orders of drawing, (a) for the shared and the independent case, (d) with
+# the exact gap.
 
 # %%
 gaps = []
@@ -653,8 +648,8 @@ print(len(gaps), "checks, all within 1e-12:", max(gaps) < 1e-12)
 # For the ticket, different actions cost {res}`04_variance:table.ht_2:.3f` per outcome at $G = 2$
 # against {res}`04_variance:table.rlcd_2:.3f` with replacement, but still more than
 # {res}`04_variance:table.rlcd_1:.3f` for one action. The control saves
-# {res}`04_variance:table.rlcd_1:.4f` − {res}`04_variance:table.control:.4f`: almost nothing, by an
-# optimality proof. That is the honest size of what cleverness can still win at calibration.
+# {res}`04_variance:table.rlcd_1:.4f` − {res}`04_variance:table.control:.4f`: by (d), no unbiased use of one
+# outcome can save more at calibration.
 #
 # Away from calibration no estimator wins throughout. Random policies and truths, shared label, per outcome:
 
@@ -696,14 +691,14 @@ pd.DataFrame(rows).T.round(2)
 # Different actions beat equal ones in every draw, though not in every corner: $p = (.02, .49, .49)$
 # with $q = (0, 1, 0)$ gives a ratio of {res}`04_variance:ht_corner:.2f`. And against *one* action the
 # answer is open: at $K = 4$ two different actions were cheaper per outcome in
-# {res}`04_variance:ht_beats_one.k4:.0f` % of draws. "One outcome per question" is the best rule
+# {res}`04_variance:ht_beats_one.k4:.0f` % of draws. "One outcome per question" is a good rule
 # near calibration, not a law.
 #
 # The control helps on most draws and is far worse on some: for $K \ge 3$ it divides by $p_a$, and
-# where the policy gives the truth almost no mass its variance has no bound. The same changes
-# of order can be watched on the road from a wrong policy to an honest one:
+# where the policy gives the truth almost no mass its variance has no bound. On the road from a wrong
+# policy to an honest one the order changes too:
 
-# %% mystnb={"figure": {"caption": "Variance per outcome on the straight road from a policy that is wrong and sure, (.01, .05, .27, .67), to the truth (.5, .3, .15, .05); groups have a shared label.", "name": "fig-variance-road"}, "image": {"alt": "Five curves of variance per outcome against the way covered from a wrong policy to the truth. Leave-one-out with four actions is highest throughout and rises to 0.38. Residual Horvitz-Thompson starts lowest at 0.05 and ends at 0.16. RLVR plus Gini starts below RLCD at 0.07 and ends above it at 0.18. RLCD with one action stays between 0.09 and 0.13. The exclusive control starts above RLCD at 0.16, falls below it at once and ends just under it at 0.115."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Variance per outcome on the straight road from a policy that is wrong and sure, (.01, .05, .27, .67), to the truth (.5, .3, .15, .05); groups have a shared label. Different actions and RLVR + Gini start below RLCD and end above it.", "name": "fig-variance-road"}, "image": {"alt": "Five curves of variance per outcome against the way covered from a wrong policy to the truth. Leave-one-out with four actions is highest throughout and rises to 0.38. Residual Horvitz-Thompson starts lowest at 0.05 and ends at 0.16. RLVR plus Gini starts below RLCD at 0.07 and ends above it at 0.18. RLCD with one action stays between 0.09 and 0.13. The exclusive control starts above RLCD at 0.16, falls below it at once and ends just under it at 0.115."}} tags=["hide-input"]
 start = np.array([0.01, 0.05, 0.27, 0.67])
 way = np.linspace(0, 1, 21)
 lines = {
@@ -729,8 +724,8 @@ _ = ax.set(xlabel="way covered, from wrong and sure to the truth")
 # %% [markdown]
 # At the start of this road two different actions are the cheapest
 # ({res}`04_variance:road.residual_ht.start:.3f`, RLCD {res}`04_variance:road.rlcd.start:.3f`), and even
-# RLVR plus exact Gini is below RLCD ({res}`04_variance:road.rlvr_gini.start:.3f`). At the end, where a
-# trained policy spends its time, both have lost.
+# RLVR plus exact Gini is below RLCD ({res}`04_variance:road.rlvr_gini.start:.3f`). At the truth both
+# are above it.
 #
 # ## What to do with this
 #
@@ -739,8 +734,8 @@ _ = ax.set(xlabel="way covered, from wrong and sure to the truth")
 #    shared, draw different actions and use {eq}`eq-residual-ht`; if $K - 1$ verdicts come
 #    anyway, use the label.
 # 3. Keep leave-one-out for plain RLVR, whose reward is not centred. If your training library
-#    insists on a group baseline, it costs you noise but not the target. Never divide by the
-#    group's standard deviation ({prf:ref}`thm-std`).
+#    insists on a group baseline, on-policy it costs you noise but not the target. Never divide by
+#    the group's standard deviation ({prf:ref}`thm-std`).
 #
 # :::{admonition} What would change my mind
 # :class: warning
@@ -748,15 +743,13 @@ _ = ax.set(xlabel="way covered, from wrong and sure to the truth")
 # - **Variance is not learning speed.** {cite:t}`mei2022` show for natural policy gradient that
 #   variance reduction cannot explain what a baseline does there; it makes updates less
 #   aggressive. An arm with more variance could still learn faster. That is an experiment, and
-#   {doc}`20_rater_bandit` runs it: there, the seed recipe ($G = 4$, leave-one-out) ends behind one
+#   {doc}`20_rater_bandit` runs it: there, RLCD with $G = 4$ and leave-one-out ends behind one
 #   outcome per text, by {res}`20_rater_bandit:brier_gap.rlcd_loo-rlcd:.4f` in Brier score at equal outcomes.
-# - **The coin may be another.** We charge for outcomes. If outcomes are free and forward passes
-#   are dear, count per question: a group of four then has the smaller variance (the third of
-#   the exercises).
+# - **The price may be another.** We charge for outcomes. If outcomes are free and questions are dear,
+#   count per question: a group of four then has the smaller variance ({ref}`ex-variance-3`).
 # - **Logit space.** Traces are taken in the logits of one question. A network weighs
 #   directions by its Jacobian and correlates questions; only exactness of the mean carries over.
-# - **Far from calibration** the table above reverses some orders. A policy with mass split over
-#   several wrong options would gain from leave-one-out, as the ochre lens shows.
+# - **Far from calibration** some orders are reversed, as the road shows and the ochre lens.
 # :::
 #
 # ## Exercises
@@ -896,6 +889,6 @@ print("K = 3, variance as p_1 shrinks:", *(f"{v:.3g}" for v in bad))
 # {cite:t}`williams1992` shows that a baseline leaves the mean alone; {cite:t}`greensmith2004` derive the best one and show
 # that the mean reward need not be it. {cite:t}`kool2019` and {cite:t}`ahmadian2024` argue for
 # leave-one-out, for rewards that are not centred as RLCD's is; {cite:t}`kool2020` sample without
-# replacement, and the weights used here are those of {cite:t}`horvitz1952`. The Gini entropy is {cite:t}`tsallis1988`'s of order two.
+# replacement.
 #
 # Next: {doc}`05_is_it_rl` asks whether any of this needed a policy gradient.

@@ -20,8 +20,8 @@
 # use policy gradients, and must the policy act by itself to learn honest probabilities?
 #
 # **Answer.** No, twice. RLCD's step is a weighted regression of the outcome on the stated
-# probability; ordinary losses on the same bit have the same resting place; and any behaviour
-# policy that reaches all options leads there, an old log included. Plain outcome reward ends
+# probability; ordinary losses on the same bit have the same resting place; and it stays the same
+# for any behaviour policy that reaches all options, an old log included. Plain outcome reward ends
 # somewhere else for every log but a uniform one.
 #
 # **After this page you can** train on a log without propensities and say when that is
@@ -119,7 +119,8 @@ _ = axes[0, 0].set(aspect="equal")
 #
 # Last year a rule routed the tickets: mostly to the team with free hands, now and then to the
 # likely one. For each ticket you have the text, the team, and whether the team kept it. Nobody
-# wrote down with what chance the rule chose, and the policy you want to train did not exist.
+# wrote down with what chance the rule chose (the *propensity*), and the policy you want to train did
+# not exist.
 #
 # Two things are often said about such data. *First*: it is bandit feedback, so supervised
 # learning does not apply and you need a policy gradient. *Second*: policy gradients need
@@ -151,8 +152,8 @@ _ = axes[0, 0].set(aspect="equal")
 # simplex. If two or more options are unreached, the stated probabilities of the reached
 # ones are right and the rest of the mass may lie anywhere.
 #
-# (d) At $K = 2$ the verdict is the label: both verdict losses are the full-label losses,
-# whatever $\mu$ was.
+# (d) At $K = 2$ the verdict is the label: up to a constant factor both verdict losses are the
+# full-label losses, whatever $\mu$ was.
 # :::
 #
 # :::{prf:proof}
@@ -234,24 +235,23 @@ for name, h in forms.items():
 # %% [markdown]
 # ## Any way of acting, the same resting place
 #
-# (c) needed a loss that stands still while $\mu$ is fixed. What if the actions come from the
-# policy itself, or from the policy sharpened, flattened, or mixed with random choices? Then
-# the data move with $p$, and there may be no loss at all. The resting place survives even
-# that.
+# Part (c) holds $\mu$ fixed. What if the actions come from the policy itself, or from the policy
+# sharpened, flattened, or mixed with random choices? Then the data move with $p$, and the
+# direction need not be the gradient of any loss. The resting place survives even that.
 #
 # :::{prf:theorem} Any behaviour policy, the same calibrated end
 # :label: thm-behaviour
 #
 # Let a question have logits of its own (the tabular case), $q_k > 0$, $a \sim \mu$ where $\mu$
 # may depend on $p$, and let the direction be $f = \sum_a \mu_a\, h_a (q_a - p_a)\, g_a$ with
-# $g_a = e_a - p$ and any $h_a > 0$ (RLCD $h = 1$; the verdict losses as above). Let at most
-# one option be unreached.
+# $g_a = e_a - p$ and any $h_a > 0$ (RLCD $h = 1$; the verdict losses as above), $\mu$ and $h$
+# smooth in $p$. Let at most one option be unreached.
 #
 # (a) Inside the simplex, $f = 0$ if and only if $p = q$.
 #
 # (b) There, $f$ has the derivative $-\sum_a \mu_a h_a p_a\, g_a g_a^\top$ in the logits:
 # symmetric, with negative eigenvalues but for the shift of all logits, which moves nothing. So
-# $q$ is stable, and is approached without oscillation.
+# $q$ is stable, and near it the approach does not oscillate.
 #
 # (c) For fixed $\mu$ and $h = 1$, $f = -\nabla_z L$ with the Lyapunov function
 #
@@ -259,7 +259,7 @@ for name, h in forms.items():
 #
 # and if $\mu$ reaches every option the flow $\dot z = f$ ends at $q$ from every start.
 #
-# (d) A leave-one-out baseline or the group mean ($h = 1$) keep the end $q$ if $\mu$ reaches
+# (d) With $h = 1$, a leave-one-out baseline or the group mean keeps the end $q$ if $\mu$ reaches
 # *every* option. A constant $b \ne 0$ keeps it only if $\mu = p$ there.
 #
 # (e) With the weights $p_a / \mu_a$ the direction is the Brier gradient $J(q - p)$ again.
@@ -300,8 +300,9 @@ for name, h in forms.items():
 # \mu$ it is $J(q - m) + J(m - p)$, for $m = q$ the first term is 0. $\square$
 # :::
 #
-# The proof of (a) is worth a second look. It uses only that $q$ and $p$ are both distributions.
-# The data may be lopsided, as long as they are lopsided by option and not by outcome.
+# The proof of (a) uses only that $q$ and $p$ are both distributions. The data may be lopsided, as
+# long as they are lopsided by option and not by outcome. Only (c) is global: where $\mu$ moves
+# with $p$, the theorem gives a single resting place that is locally stable.
 #
 # The exact ends for the truth {res}`05_is_it_rl:truth_text` over five ways of acting, starting from
 # uniform; RLVR is taken along for contrast.
@@ -623,13 +624,13 @@ pd.DataFrame(moved).T.round(3)
 # What an engineer should do:
 #
 # 1. **A log without propensities:** train verdict NLL on it. First count, per kind of question,
-#    which options were tried; an option that was never tried gets a number that no data support,
-#    and with two such options the split is arbitrary.
+#    which options were tried: one that was never tried gets what the others leave over, and
+#    between two such options the split is arbitrary.
 # 2. **A log with propensities:** train verdict NLL as well, and weighted RLCD as a check. If
-#    they disagree by more than noise, parameters are shared in a way that matters; weights
-#    answer for the questions as *your* policy will act, at a price in variance.
-# 3. **You can act:** act on-policy if decisions must be good meanwhile, add some random choices
-#    if rare options matter, and change no loss for it.
+#    they disagree by more than noise, parameters are shared in a way that matters; the weighted
+#    answer is the one for actions drawn from your policy, at a price in variance.
+# 3. **You can act:** act on-policy if decisions must be good meanwhile, and add some random choices
+#    if rare options matter; the loss stays the same.
 # 4. **Subtract nothing.** No constant baseline off-policy; no group baseline unless every
 #    option is reached.
 # 5. **Never read RLVR's $p$ as a probability** unless the actions were uniform.
@@ -650,8 +651,10 @@ pd.DataFrame(moved).T.round(3)
 #   directly may beat a regression. {cite:t}`foster2020` show that regression suffices for optimal contextual bandits,
 #   but assume that the class holds the truth.
 # - **Noise.** A flipped outcome bit makes the end depend on $\mu$ again ({prf:ref}`thm-noise`).
-# - And a task on which RLCD beats verdict NLL by a margin outside its interval; {doc}`20_rater_bandit`
-#   looked, and found none.
+# - **A task on which RLCD beats verdict NLL by a margin that matters.** On the rater bandit its Brier
+#   score minus verdict NLL's is {res}`20_rater_bandit:brier_gap.rlcd-verdict_nll:.4f` at one common
+#   rate and {res}`24_what_happened:gaps.rlcd-verdict_nll:.4f` with each tuned
+#   ({doc}`24_what_happened`): told apart, in both directions, and too small to notice.
 # :::
 #
 # ## Exercises
@@ -782,7 +785,7 @@ print(f"RLCD states {rest:.3f}, verdict NLL {label_share:.3f}")
 #
 # ## Further reading
 #
-# {cite:t}`williams1992` for the estimator that all this is not; {cite:t}`gneiting2007` for proper scores, on which part
+# {cite:t}`williams1992` for the estimator that one can do without; {cite:t}`gneiting2007` for proper scores, on which part
 # (c) rests. {cite:t}`foster2020` reduce contextual bandits to regression. {cite:t}`swaminathan2015` and
 # {cite:t}`byrd2019` on what importance weights do and do not mend. Language models: {cite:t}`damani2025` and {cite:t}`bereket2025` train on-policy
 # with policy gradients.

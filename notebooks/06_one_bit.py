@@ -19,10 +19,10 @@
 # **Question.** The world answers with one bit. Which payments for that bit make a policy
 # honest, and which popular repairs of the plain outcome reward cannot?
 #
-# **Answer.** Exactly those of the form $r = (c - p_a)\,g + h$, with a positive weight $g$
-# and an $h$ that is the same for every action: at one such $g$ sits the Brier score, at
-# others the log score and the verdict losses. An entropy bonus, a KL penalty, a
-# temperature or a division by the group's standard deviation all leave this form.
+# **Answer.** Only those of the form $r = (c - p_a)\,g + h$ with an $h$ that is the same for every
+# action leave the truth alone, and every positive weight $g$ leads to it: at one $g$ sits
+# the Brier score, at others the log score and the verdict losses. A Shannon entropy bonus, a KL
+# penalty, a temperature or a division by the group's standard deviation all leave this form.
 #
 # **After this page you can** test a reward for honesty on the back of an envelope,
 # learn any proper score from one bit, read off what an entropy bonus will
@@ -113,7 +113,7 @@ tips = []
 for name, line in reported.items():
     look = plots.ARM_STYLE[name]
     ax.plot(chances, line, **look.drawn, markevery=2)
-    text = "RLVR; either, std" if name == "rlvr" else look.label
+    text = "RLVR; both ÷ std" if name == "rlvr" else look.label
     tips.append((chances[-1], line[-1], text, look.color))
 _ = ax.set(xlim=(0.5, 0.99), ylim=(0.49, 1.03), xlabel="chance to be right, q")
 _ = ax.set(ylabel="reported in the end, p")
@@ -122,11 +122,10 @@ plots.note_ends(ax, tips)
 # %% [markdown]
 # ## A ticket and six bills
 #
-# A ticket is about billing with chance .6, a bug with .3, something else with .1. Suppose
-# that the policy states just these numbers. Nothing should move it. A policy gradient
+# A ticket is about **A** billing with chance .6, **B** a bug with .3, **C** something else with .1.
+# Suppose that the policy states just these numbers. Nothing should move it. A policy gradient
 # leaves it alone exactly if every option earns the same on average, for it pushes
-# towards whatever earns more than the rest. Here are six ways to pay for the one bit
-# $c$, all of them plausible:
+# towards whatever earns more than the rest. Six plausible ways to pay for the one bit $c$:
 
 # %%
 q = p = np.array([0.6, 0.3, 0.1])
@@ -151,24 +150,23 @@ earned["leaves the truth alone"] = np.ptp(earned.to_numpy(), axis=1) < 1e-9
 earned.round(3)
 
 # %% [markdown]
-# Two of six pass. The last two rows deserve a second look: the Brier score and the log
-# score of the verdict are proper *losses*, and yet as *rewards* under REINFORCE they pay
-# most for the option about which there is least doubt, here C, which is almost surely
-# wrong. A proper loss sends its gradient through $p_a$; a reward is a number, and its
-# only message is how often to repeat the action. (As losses both are in
-# {doc}`05_is_it_rl`; the temptation to be surely wrong returns in
-# {doc}`08_stated_confidence`.)
+# Two of six pass. In the last two rows the Brier score and the log score of the verdict, proper
+# *losses* in {doc}`05_is_it_rl`, are used as *rewards*. Under REINFORCE they pay most for the
+# option about which there is least doubt, here C, which is almost surely wrong. A proper loss
+# sends its gradient through $p_a$; a reward is a number, and its only message is how often to
+# repeat the action. (The temptation to be surely wrong returns in {doc}`08_stated_confidence`.)
 #
 # ## All payments that leave the truth alone
 #
-# Symbols as in {doc}`01_identity`: $p = \operatorname{softmax}(z)$, action $a \sim p$,
-# outcome $c = 1[a = y]$ with $y \sim q$, all $q_a > 0$, and $J = \operatorname{diag}(p) -
-# p p^\top$. A reward $r(c, a, p)$ is a number, without gradient.
+# As in {doc}`01_identity`, $p = \operatorname{softmax}(z)$, $a \sim p$, $c = 1[a = y]$ with $y \sim
+# q$, all $q_a > 0$, and $J = \operatorname{diag}(p) - p p^\top$. A reward $r(c, a, p)$ is a number,
+# without gradient. On this page $g$ is a weight, the $h$ of {doc}`05_is_it_rl`, and $\nabla_z \log
+# p_a = e_a - p$ is written out.
 #
 # :::{prf:theorem} The one-bit family
 # :label: thm-one-bit
 #
-# 1. *Sufficient.* Let $g_a = g_a(p) > 0$, $h = h(p)$ and
+# 1. *Sufficient.* Let $g_a = g_a(p) > 0$ be continuous, $h = h(p)$ and
 #
 #    $$ r = (c - p_a)\, g_a + h , $$ (eq-one-bit)
 #
@@ -180,8 +178,9 @@ earned.round(3)
 #    Its only zero with every $p_a > 0$ is $p = q$, and there it is stable, with real
 #    eigenvalues.
 # 2. *Necessary.* If $r(c, a, p)$ leaves every truth alone, it has the form
-#    {eq}`eq-one-bit` with some $g$ and $h$. If $r$ sees only $c$ and $p_a$, then $h$ is a
-#    constant for $K \ge 3$, and for $K = 2$ any $h(p_a)$ with $h(t) = h(1 - t)$.
+#    {eq}`eq-one-bit` with some $g$, not necessarily positive, and some $h$. If $r$ sees only $c$
+#    and $p_a$, then $h$ is a constant for $K \ge 3$, and for $K = 2$ any $h(p_a)$ with
+#    $h(t) = h(1 - t)$.
 # 3. *Separable weights are proper scores.* If $g_a(p) = g(p_a)$, then $d$ is the gradient
 #    of
 #
@@ -238,14 +237,13 @@ earned.round(3)
 # $p$, hence 0 {cite:p}`savage1971`. $\square$
 # :::
 #
-# Part 1 is local in its stability. For separable weights part 3 adds that the divergence
-# $\Phi(q) - \Phi(p)$ falls all along the flow. Part 2 is why the table above could be so
-# short: equal earnings at the truth is the whole test. It also explains a trap, that at
-# $K = 2$ the payment $-(c - p_a)^2$ passes the test and teaches nothing
+# The stability in part 1 is local; for separable weights part 3 adds that the divergence
+# $\Phi(q) - \Phi(p)$ falls all along the flow. By part 2, equal earnings at the truth test the
+# form, but not the sign of $g$: at $K = 2$ the payment $-(c - p_a)^2$ passes and teaches nothing
 # ({ref}`ex-oneb-2`).
 #
 # Symbolically, with unknown $g_a$ and $h$, for two and three options; and the vanishing
-# mean in part 4 for the spherical score, where it is least obvious:
+# mean in part 4 for the spherical score:
 
 # %%
 left_over = set()
@@ -275,8 +273,7 @@ print("left over:", left_over)
 # By enumeration, through the objectives that train, for two to six options and random
 # $(p, q)$: every one-bit form against the same score with the label in full view, and
 # part 3 for the verdict losses. There $g = p$ gives the power score of order three and
-# $g = 1/(1 - p)$ gives $\sum_{k \ne y} \log(1 - p_k)$, a proper score without a common
-# name that verdict NLL follows on its own actions:
+# $g = 1/(1 - p)$ gives $\sum_{k \ne y} \log(1 - p_k)$, a proper score without a common name:
 
 # %%
 SCORES = {
@@ -317,8 +314,8 @@ saved["cases"] = len(gaps)
 print(len(gaps), "cases, all within 1e-12:", max(gaps) < 1e-12)
 
 # %% [markdown]
-# And by simulation: the one-bit spherical form on
-# {res}`06_one_bit:n_sampled:,` sampled outcomes, with its gap in standard errors:
+# And by simulation, the one-bit spherical form on {res}`06_one_bit:n_sampled:,` sampled
+# outcomes (largest gap {res}`06_one_bit:worst_z:.1f` standard errors):
 
 # %%
 n = 100_000
@@ -348,11 +345,11 @@ pd.DataFrame(
 # %% [markdown]
 # ## The price of each form
 #
-# Many payments are honest. Which is cheap? The trace of the gradient covariance, the usual
-# answer, compares apples with pears: a score that is twice as large has four times the
-# variance and needs half the step. So let each objective take its own best step. If at
-# the truth the mean direction has slope $M$ and covariance $\Sigma$, then solving for zero
-# with $n$ outcomes leaves an error with
+# Many payments are honest. Which is cheap? The trace of the gradient covariance cannot compare
+# scores: one that is twice as large has four times the variance and needs half the step. So let
+# each objective take its own best step. If at the truth the mean direction has slope $M$ and one
+# outcome's direction has covariance $\Sigma$, then solving for zero with $n$ outcomes leaves an
+# error with
 #
 # $$
 # n\, \mathbb{E} \|\hat p - q\|^2 \to \operatorname{tr}(J M^+ \Sigma M^{+\top} J) ,
@@ -367,7 +364,7 @@ pd.DataFrame(
 # than $\operatorname{tr} (J I^+ J)$ with
 # $I = J \operatorname{diag}(\tfrac{1}{1 - q_a}) J$, and **verdict NLL**, the weight
 # $g = 1/(1 - p_a)$, attains it. In the form {eq}`eq-one-bit-any` the price is
-# the same for every score with a curved divergence at $q$.
+# the same for every score whose slope $M$ at $q$ has rank $K - 1$.
 # :::
 #
 # :::{prf:proof}
@@ -383,8 +380,8 @@ pd.DataFrame(
 #
 # For {eq}`eq-one-bit-any`: let $s_a = \nabla_z S(q, a)$. By part 4 the mean direction
 # near $q$, seen as a function of the truth $q'$ at fixed $p = q$, is $\sum_a q'_a s_a$; and since
-# it vanishes on the diagonal, its slope in $z$ is $M = -\sum_a s_a (J e_a)^\top$. The direction itself
-# is $s_a\, w$ with $w = (c - q_a)/q_a$. If $M$ has rank $K - 1$, then $M^+ s_a$ solves $\sum_a
+# it vanishes where $q' = p$, its slope in $z$ is $M = -\sum_a s_a (J e_a)^\top$. The direction itself
+# is $s_a\, w$ with $w = (c - q_a)/q_a$. As $M$ has rank $K - 1$, $M^+ s_a$ solves $\sum_a
 # (M^+ s_a)(J e_a)^\top = -\Pi$, $\Pi$ the projection off the shift, together with $\sum_a q_a M^+ s_a
 # = 0$; these equations determine every $M^+ s_a$ and do not mention $S$. $\square$
 # :::
@@ -433,16 +430,14 @@ pd.DataFrame(costs, index=["trace of covariance", "price"]).T.round(3)
 # %% [markdown]
 # Read the last column ($q$ = .5, .3, .15, .05, one outcome a question):
 #
-# - One outcome used in the best way is worth $1/${res}`06_one_bit:price.bit:.2f` of a label
-#   here.
-# - **Verdict NLL is the cheapest, and it is no policy gradient.** RLCD costs
+# - One label is worth {res}`06_one_bit:price.bit:.2f` outcomes here, each used in the best way.
+# - **Verdict NLL, an ordinary loss, is the cheapest.** RLCD costs
 #   {res}`06_one_bit:price.over:.1f` % more, verdict Brier more again.
-# - To be told which score to learn is not to be told how: the five scores by
-#   $(c - p_a)/p_a$ all cost {res}`06_one_bit:price.any:.3f`, and the log score by $c/p_a$ costs
-#   {res}`06_one_bit:price.ratio:.2f` times what RLCD does. Its reward has no upper bound
-#   as $p_a \to 0$. Which *weight* $g$ a bit receives matters; which score is named does not.
+# - The five scores by $(c - p_a)/p_a$ all cost {res}`06_one_bit:price.any:.3f`, and the log score by
+#   $c/p_a$ costs {res}`06_one_bit:price.ratio:.2f` times what RLCD does; its reward has no upper bound
+#   as $p_a \to 0$. The *weight* that a bit receives matters, not the score that is named.
 #
-# The price is an asymptotic one, at the truth and with the best step. Far away, with one
+# This price is asymptotic, at the truth and with the best step. Far away, with one
 # step size for all, the trace counts as well ({doc}`04_variance`).
 #
 # ## Why the usual rescues do not calibrate
@@ -516,10 +511,9 @@ table.map(lambda v: "nowhere" if np.isnan(v) else f"{v:.4f}")
 
 # %% [markdown]
 # At $\beta = .2$ the policy still claims {res}`06_one_bit:b2.at7:.3f` for a .7; at .5 the
-# .7 is nearly right, and a sure .97 is reported as {res}`06_one_bit:b5.at97:.3f`. One
-# number cannot serve both, and it cannot serve three unequal options even once. With four
-# options, $q$ = (.6, .25, .1, .05), the best $\beta$ for this very question leaves an
-# error; a KL penalty towards the truth itself sharpens it:
+# .7 is nearly right, and a .97 is reported as {res}`06_one_bit:b5.at97:.3f`. With four
+# options, $q$ = (.6, .25, .1, .05), even the best $\beta$ for this very question leaves an
+# error, and a KL penalty towards the truth itself sharpens it:
 
 # %%
 q_4b = torch.tensor([0.6, 0.25, 0.1, 0.05])
@@ -544,10 +538,9 @@ pd.DataFrame(
 ).T.round(3)
 
 # %% [markdown]
-# The bonus that does work is not Shannon's: it is the Gini entropy at weight one half
-# ({prf:ref}`thm-gini`), which is RLCD again. One more road looks like a
-# temperature and is not one: *sampling* at a temperature while training unweighted is a
-# change of behaviour policy ({doc}`05_is_it_rl`).
+# The bonus that does work is not Shannon's but Gini's, at weight one half
+# ({prf:ref}`thm-gini`), which is RLCD again. (*Sampling* at a temperature while training is
+# something else, a change of behaviour policy: {doc}`05_is_it_rl`.)
 #
 # ## Dividing by the standard deviation
 #
@@ -559,7 +552,8 @@ pd.DataFrame(
 # :::{prf:theorem} Standard-deviation normalisation
 # :label: thm-std
 #
-# Advantages $(r_i - \bar r)/\operatorname{std}(r)$, zero in groups whose rewards agree.
+# Let the advantages be $(r_i - \bar r)/\operatorname{std}(r)$, the standard deviation taken over $G$
+# (over $G - 1$ all directions shrink by one constant), and zero in groups whose rewards agree.
 #
 # 1. *Shared label, $K = 2$.* For RLCD as for RLVR the mean direction on the first logit
 #    is
@@ -605,11 +599,10 @@ pd.DataFrame(
 # jumps. $\square$
 # :::
 #
-# Part 2 separates the two rewards, and it is easy to get wrong: "a vertex attracts iff
-# its $q$ exceeds one half" is true of normalised RLCD and false of
-# normalised RLVR. The counter-example is $q$ = (.45, .3, .25). Below is the growth of
-# $z_k - z_j$ (the least over $j$) very near each vertex, per unit of probability off the vertex, by enumeration with $G =
-# 4$; {numref}`fig-oneb-std` draws the whole fields for $G = 2$.
+# Part 2 separates the two rewards: "a vertex attracts iff its $q$ exceeds one half" is true of
+# normalised RLCD and false of normalised RLVR. The counter-example is $q$ = (.45, .3, .25). Below
+# is the growth of $z_k - z_j$ (the least over $j$) very near each vertex, per unit of probability
+# off the vertex, by enumeration with $G = 4$; {numref}`fig-oneb-std` draws the fields for $G = 2$.
 
 # %%
 q_3 = [0.45, 0.3, 0.25]
@@ -678,9 +671,9 @@ pd.DataFrame(shown, index=["A", "B", "C"]).T.map(lambda v: f"{v:.2f}")
 # %% [markdown]
 # So division by the standard deviation can make a policy *under*-confident: at $G = 2$ the
 # likeliest option's .45 is reported as one third. That $G = 4$ ends close to this truth is
-# a coincidence of this $q$; at $G = 8$ the same .45 is overstated. The better known failure is the
-# opposite, and with a shared label at $K = 2$ the only one. A small constant in the denominator does not mend
-# it:
+# a coincidence; at $G = 8$ the same .45 is overstated. The better known failure is over-confidence,
+# and with a shared label at $K = 2$ it is the only one. A small constant in the denominator does
+# not mend it:
 
 # %%
 def std_plus(reward, eps):
@@ -705,9 +698,9 @@ for title, reward in (("RLCD", rlcd_reward), ("RLVR", rlvr_reward)):
 pd.DataFrame(softened).T
 
 # %% [markdown]
-# The constant stops RLCD short, since near the corner its two rewards differ by little and
-# the constant outweighs their spread. RLVR's rewards differ by 1 everywhere, and it
-# goes to the corner all the same. With independent outcomes (part 3), two actions report
+# The constant stops RLCD short: near the corner, when the likely label comes true, its two rewards
+# differ by little and the constant outweighs their spread. RLVR's rewards differ by 1 everywhere, and
+# it goes to the corner all the same. With independent outcomes (part 3), two actions report
 # one half for every $q_1$ between {res}`06_one_bit:band_low:.3f` and
 # {res}`06_one_bit:band_high:.3f`; four actions report .7 as
 # {res}`06_one_bit:independent.p:.3f`. The field on both sides of one half, just below and just
@@ -729,16 +722,14 @@ saved["independent"] = {"p": float(four.p[0])}
 pd.DataFrame(sides, index=["push at p = .4", "at p = .6", "at p = .99"]).T
 
 # %% [markdown]
-# {cite:t}`bereket2025` saw this in language models: trained on chance outcomes, GRPO grew
-# overconfident, PPO and RLOO did not, and removing the division cured it.
-# Their probability is a prediction paid by a proper score, ours the policy itself; this is a tabular
-# counterpart, and it adds the under-confident case. {doc}`20_rater_bandit` measures it on real
-# verdicts.
+# {cite:t}`bereket2025` saw the over-confident case in language models trained on chance outcomes: GRPO
+# had it, PPO and RLOO had not, and removing the division cured it. (Their probability is a
+# prediction paid by a proper score, ours the policy itself.) {doc}`20_rater_bandit` measures it on
+# real verdicts.
 #
 # ## When the bit itself is wrong or late
 #
-# RLCD sees the world through the mean of the bit it is shown, and that is all one needs
-# to know.
+# RLCD's direction depends on the world only through the mean of the bit that is shown.
 #
 # :::{prf:theorem} Noise and missing outcomes
 # :label: thm-noise
@@ -752,7 +743,7 @@ pd.DataFrame(sides, index=["push at p = .4", "at p = .6", "at p = .99"]).T
 #
 # 1. *Bit flipped with chance* $\varepsilon$: $(1 - 2\varepsilon)\, q + 2 \varepsilon / K$.
 # 2. *Label redrawn uniformly with chance* $\varepsilon$: $(1 - \varepsilon)\, q +
-#    \varepsilon / K$, for **every** objective of {prf:ref}`thm-one-bit` and every
+#    \varepsilon / K$, for **every** weight $g > 0$ and, by {prf:ref}`thm-behaviour`, every
 #    behaviour policy that reaches all options.
 # 3. *Unresolved scored as wrong*, resolution rate $\rho$: $\rho\, q + (1 - \rho)/K$;
 #    but $q$ exactly if actions are logged uniformly.
@@ -780,7 +771,7 @@ pd.DataFrame(sides, index=["push at p = .4", "at p = .6", "at p = .99"]).T
 # :::
 #
 # Part 4 holds a surprise: with two options RLCD, on its own actions, *survives* resolution rates
-# that depend on being right. With three or more it does not. All of it by enumeration, with $q$ = (.6, .25, .1, .05):
+# that depend on being right. All of it by enumeration, with $q$ = (.6, .25, .1, .05):
 
 # %%
 flip, censored = Channel.flip(0.1), Channel.unresolved(0.9, 0.5)
@@ -827,12 +818,11 @@ noisy = pd.DataFrame(
 noisy.round(3).map(lambda v: f"{abs(v):.3f}")
 
 # %% [markdown]
-# Three lessons. *Flipped bits are not redrawn labels*: they break the exclusiveness of the
-# options, so the objectives no longer agree, and the verdict Brier loss drives the rarest
-# option to zero. *Scoring the unresolved as wrong* shrinks towards uniform, which at the
-# top looks like modesty and at the bottom like confidence. *Leaving them out* is right
-# only if being right does not decide who answers. {doc}`09_time` follows outcomes
-# that are not lost but late.
+# Three lessons. *Flipped bits are not redrawn labels*: their means no longer sum to one, so the
+# objectives disagree, and the verdict Brier loss drives the rarest option to zero. *Scoring the
+# unresolved as wrong* shrinks towards uniform: it understates likely options and overstates rare
+# ones. *Leaving them out* is right only if being right does not decide what is resolved.
+# {doc}`09_time` follows outcomes that are not lost but late.
 #
 # :::{admonition} What would change my mind
 # :class: warning
@@ -841,21 +831,19 @@ noisy.round(3).map(lambda v: f"{abs(v):.3f}")
 #   where its parameters allow, and a short run may stop long before an objective has
 #   shown its character. An RLVR policy stopped early can beat an honest one that is trained badly.
 # - *The cheapest bit is not RLCD.* By {prf:ref}`prp-one-bit-price` verdict NLL is at least
-#   as good at the truth, with exclusive options, on its own actions; under flipped bits it ends
-#   nearer to the truth too. A case for RLCD has to rest on something that this page does not
-#   show, such as the road from far away.
+#   as good at the truth, on its own actions; in the table above it bears flipped bits better too. A
+#   case for RLCD has to rest on something that this page does not show, such as the road from far
+#   away.
 # - *A temperature may be enough.* If all questions had nearly the same confidence, one
 #   number fitted on labelled data would mend most of the damage, and for classifiers it often does
-#   {cite:p}`guo2017`. It cannot recover what a corner has
-#   forgotten: two questions that both read 1 stay equal at every temperature.
-# - *Entropy and KL bonuses are not made for this.* They keep exploration alive and hold a
-#   language model together. That they do not calibrate is no reason to drop
-#   them.
-# - *Standard deviations are estimated over groups.* With labels that are certain given the
-#   question, GRPO's corner is the right answer; {cite:t}`bereket2025` find the harm
-#   where outcomes are a matter of chance. {cite:t}`liu2025` object to the division for
-#   another reason. Were a trained model with chance outcomes, $K \ge 3$ and the division found calibrated, part
-#   2 of {prf:ref}`thm-std` would say nothing about practice.
+#   {cite:p}`guo2017`. It cannot tell apart what a corner has merged: two questions that both read 1
+#   stay equal at every temperature.
+# - *Entropy and KL bonuses are not made for this.* They keep exploration alive and a language model
+#   near its reference. That they do not calibrate is no reason to drop them.
+# - *Certain labels.* Where the label is certain given the question, GRPO's corner is the right answer;
+#   {cite:t}`bereket2025` find the harm where outcomes are a matter of chance. If a trained model with
+#   chance outcomes, $K \ge 3$ and the division were found calibrated, part 2 of {prf:ref}`thm-std`
+#   would say nothing about practice.
 # :::
 #
 # ## Exercises
@@ -937,8 +925,8 @@ print("push at K = 3:", push.numpy().round(4))
 # :label: sol-oneb-3
 # :class: dropdown
 #
-# $\beta = (2q - 1)/\log\frac{q}{1-q} = .8/\log 9$. Below .9 it overstates and above it understates;
-# the sigmoid is too flat exactly where a threshold would sit:
+# $\beta = (2q - 1)/\log\frac{q}{1-q} = .8/\log 9$. Between one half and .9 it overstates, and above .9,
+# where a threshold would sit, it understates:
 # :::
 
 # %% tags=["hide-input"]
@@ -960,9 +948,10 @@ print(f"beta {beta:.4f};", {c: round(float(v), 4) for c, v in says.items()})
 # :label: sol-oneb-4
 # :class: dropdown
 #
-# $\hat c = (\tilde c - \varepsilon)/(1 - 2\varepsilon)$ has mean $q_a$, so pay $\hat c - p_a$: the unbiased
-# correction of {cite:t}`natarajan2013`. The constant matters only off-policy. The variance
-# of the bit grows by about $1/(1 - 2\varepsilon)^2$ and more where $q_a$ is near 0 or 1:
+# With $\tilde c$ the seen bit, $\hat c = (\tilde c - \varepsilon)/(1 - 2\varepsilon)$ has mean $q_a$, so pay
+# $\hat c - p_a$: the unbiased correction of {cite:t}`natarajan2013`. The constant $\varepsilon$ matters only
+# off-policy. The variance of the bit grows at least by the factor $1/(1 - 2\varepsilon)^2$, and by more where
+# $q_a$ is near 0 or 1:
 # :::
 
 # %% tags=["hide-input"]
@@ -1019,12 +1008,11 @@ save_numbers("06_one_bit", saved)
 # %% [markdown]
 # ## Further reading
 #
-# {cite:t}`savage1971` and {cite:t}`gneiting2007` on what makes a score proper; the zero mean in
-# part 4 of {prf:ref}`thm-one-bit` is theirs in other words. {cite:t}`good1952` for the log score as a fair bet.
-# {cite:t}`shao2024` introduce the normalised advantage, {cite:t}`bereket2025` and
-# {cite:t}`liu2025` argue against it, for different reasons. {cite:t}`natarajan2013` on learning
-# under flipped labels. {cite:t}`tsallis1988` for the entropy that does calibrate, and
-# {cite:t}`guo2017` for what one temperature can do.
+# {cite:t}`savage1971` and {cite:t}`gneiting2007` on what makes a score proper; {cite:t}`good1952` for
+# the log score as a fair bet. {cite:t}`shao2024` introduce the normalised advantage,
+# {cite:t}`bereket2025` and {cite:t}`liu2025` argue against it, for different reasons.
+# {cite:t}`natarajan2013` on learning under flipped labels, {cite:t}`tsallis1988` for the entropy that
+# does calibrate.
 #
 # Next: {doc}`07_plackett_luce` on preferences in place of outcomes, and {doc}`09_time` on
 # outcomes that come late.

@@ -388,9 +388,9 @@ pd.DataFrame(
 # {res}`07_plackett_luce:clock_n:,` rankings.
 #
 # Item 1 settles half of the essay's equation. For one label per question the
-# "Plackett–Luce loss" *is* the log loss, a strictly proper score already. There is nothing to add to it to
-# make it calibrated in the limit; a Brier term changes how errors are weighed, not where they end
-# if the model can state the truth ({doc}`03_proper_scoring`). What is new in Plackett–Luce is IIA, and IIA is not always true.
+# "Plackett–Luce loss" *is* the log loss, strictly proper already. A Brier term changes how errors are
+# weighed, not where a model that can state the truth ends ({doc}`03_proper_scoring`). What is new in
+# Plackett–Luce is IIA, and IIA is not always true.
 #
 # ## IIA has a price
 #
@@ -458,7 +458,7 @@ table.map(lambda v: v if isinstance(v, str) else f"{v:.4f}")
 # "Cannot calibrate" is meant *given the ticket and the form*. In the weaker sense of
 # {doc}`02_calibration`, among all cases with the same stated number, an IIA policy can: the last column of
 # the table states .5 for A and .25 for NOTA on both forms, A is right half the time, and NOTA is right in
-# .2 and .3 of cases, .25 on average. Its reliability diagram is perfect. It pays
+# .2 and .3 of cases, .25 on average, as are B and C together. Its reliability diagram is perfect. It pays
 # {res}`07_plackett_luce:cost_level:.4f` nats, about three times the price of the best fit: what is lost
 # is resolution. A flat reliability diagram is therefore no proof that IIA did no harm.
 # :::
@@ -474,7 +474,7 @@ table.map(lambda v: v if isinstance(v, str) else f"{v:.4f}")
 # embeddings and a few dozen synthetic tickets whose true posterior is known: one cue makes a
 # department certain, two cues make two of them .5 / .5. Train it on *all* forms of two departments plus NOTA
 # and on the full list of four, with the true posterior as target, and test it on the same tickets. No noise, no
-# generalisation: if it fails here, it cannot.
+# generalisation: what it cannot state here, it cannot state at all.
 
 # %%
 made = probe(20, np.random.default_rng(7))
@@ -598,11 +598,11 @@ _ = ax.set(
 # | empirical calibration | labels | must be measured |
 # | order symmetry | options rotated | holds by construction |
 #
-# A readout of letters has none of these three by construction. A battery that everything passes is worthless. So the trained head is bent in three ways, each of
-# which should break its own columns *and no others*: a liking for the first places of
-# the list, as letter readouts have ({doc}`40_ask` measures one that flips
-# {res}`40_ask:flips:.0%` of its answers); a temperature that grows with the number of options; and
-# plain timidity. The first is also averaged over all orders, which should mend it. A bent policy is a few lines, since two methods make a policy:
+# A readout of letters has none of the three by construction. A battery that everything passes is
+# worthless, so the trained head is bent in three ways, each of which should break its own columns
+# *and no others*: a liking for the first places of the list, as letter readouts have ({doc}`40_ask`
+# measures one that flips {res}`40_ask:flips:.0%` of its answers); a temperature that grows with the
+# number of options; and plain timidity. The first is also averaged over orders, which should mend it:
 
 
 # %%
@@ -685,9 +685,9 @@ shown_table.where(shown_table > 1e-4, 0.0).map("{:.2f}".format)
 # %% [markdown]
 # The head's three structural zeros are exact up to rounding. Each planted fault shows in its own
 # columns only, which the cell asserts: the liking for places breaks order symmetry and, because places know
-# nothing of tickets, calibration, and averaging over orders removes both; crowd-shyness breaks the two columns about sets and neither order nor, visibly,
-# calibration; timidity breaks calibration alone and satisfies the whole Plackett–Luce structure. **Four of
-# five predictions say nothing about honesty.**
+# nothing of tickets, calibration, and averaging over orders removes both; crowd-shyness breaks the two
+# columns about sets, but neither order nor, visibly, calibration; timidity breaks calibration alone and
+# keeps the other three as they were. **Four of five predictions say nothing about honesty.**
 #
 # ### Yes or no?
 #
@@ -880,11 +880,11 @@ pd.DataFrame(rmse).T.map("{:.5f}".format)
 #
 # ### A perfect preference model that lies about outcomes
 #
-# Last and most important: let Bradley–Terry fit the preferences (almost) exactly and still ask whether its softmax is honest about
-# what happens. A thousand tickets have known $q$. Three kinds of annotator compare options in pairs. One names the
-# option that would have been right in a single imagined case, so prefers $i$ to $j$ with probability
-# $q_i/(q_i + q_j)$. A panel takes the majority of three such votes. A third has the same judgement but a taste: the
-# listed first option has a bonus, the last a malus.
+# Last and most important: let Bradley–Terry fit the preferences (almost) exactly, and still ask whether its
+# softmax is honest about what happens. A thousand tickets have known $q$. Three kinds of annotator compare
+# options in pairs. The *single* one imagines a case in which one of the two is right, and names that one: it
+# prefers $i$ to $j$ with probability $q_i/(q_i + q_j)$. The *panel* takes the majority of three such votes. The
+# third has the same judgement and a *taste*: a bonus for the option listed first, a malus for the last.
 
 # %% mystnb={"figure": {"caption": "Utilities learned from unlimited pairwise preferences of three kinds of annotator, read as probabilities: the true chance that the top option is right, over the stated one. All three kinds of preference are reproduced almost exactly; only the single annotator's are honest about outcomes.", "name": "fig-pl-preferences"}, "image": {"alt": "Reliability curves. The single annotator lies on the diagonal. The majority of three lies below it: at stated 0.94 the truth is about 0.80. The annotator with a taste lies below too, most of all in the middle."}} tags=["hide-input"]
 n, size = 1000, 4

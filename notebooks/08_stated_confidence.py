@@ -190,9 +190,9 @@ save_numbers(CHAPTER, {"fell": fell})
 # ## A ticket
 #
 # *"I was charged twice, and now the app crashes."* The policy names a team and adds a
-# number: "billing, .7". Later one bit comes back. Pay the number by the Brier score of the
-# event, $-(v - c)^2$, and it has every reason to be honest. Now look at the pay of
-# four answers, each stated with perfect honesty:
+# number: "billing, .7". Later one bit comes back. Pay the number by the binary Brier score,
+# $-(v - c)^2$ (Brier for short on this page), and it has every reason to be honest. Now look at the
+# pay of four answers, each stated with perfect honesty:
 
 # %%
 policies = {
@@ -530,8 +530,9 @@ _ = ax.set(xlabel="chance of being right", ylabel="pay if honest")
 # ## In and out again
 #
 # Now the two-parameter policy: its good answer is right nine times in ten, its bad answer
-# once. It starts about where the published run started, right
-# {res}`08_stated_confidence:start_s` of the time and stating {res}`08_stated_confidence:start_v`.
+# once. It starts where the published run's training log does at its first step {cite:p}`rlcdlite`,
+# right {res}`08_stated_confidence:start_s` of the time and stating
+# {res}`08_stated_confidence:start_v`. (The table below is of held-out tickets.)
 # One hundred steps of Brier alone, then each of four continuations:
 
 # %%
@@ -599,7 +600,7 @@ _ = axes[1].set(xlabel="step", xlim=(0, first + after))
 
 # %% [markdown]
 # At the bottom the policy is right {res}`08_stated_confidence:bottom_s:.2f` of the time and
-# says {res}`08_stated_confidence:bottom_v:.2f`: wrong, and nearly honest about it. All three
+# says {res}`08_stated_confidence:bottom_v:.2f`: mostly wrong, and nearly honest about it. All three
 # mends climb out, but not alike. Decoupled advantages pass one half after
 # {res}`08_stated_confidence:out_dec` steps, RLCR after {res}`08_stated_confidence:out_rlcr`.
 # {prf:ref}`thm-stated` says why: at a stated $v$ RLCR's slope is $2v$, and in the trap $v$ is

@@ -451,7 +451,7 @@ _ = ax.set(xlabel="λ", ylabel="stated chance of escalation", ylim=(0.15, 0.85))
 # *given what the policy sees*, over {res}`09_time:draws` samples of $n$ conversations. (Each cell starts
 # with one imaginary visit at .5, so that an empty one says .5.)
 
-# %% mystnb={"figure": {"caption": "Mean squared error of the fitted forecasts against $\\lambda$, after 30, 100 and 300 conversations. Above: the policy sees turn and mood. Below: it sees the mood only.", "name": "fig-time-error"}, "image": {"alt": "Two panels, error on a log scale against lambda, lines for 30, 100 and 300 conversations. Above, with turn and mood seen, the lines rise gently with lambda, the one for 30 has its lowest point near one half. Below, with only the mood seen, all lines are high for small lambda and fall steeply to their lowest point at lambda 1."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Mean squared error of the fitted forecasts against $\\lambda$, after 30, 100 and 300 conversations. Above: the policy sees turn and mood. Below: it sees the mood only. Above, small $\\lambda$ is better except after 30; below, only $\\lambda = 1$ escapes the bias.", "name": "fig-time-error"}, "image": {"alt": "Two panels, error on a log scale against lambda, lines for 30, 100 and 300 conversations. Above, with turn and mood seen, the lines rise gently with lambda, the one for 30 has its lowest point near one half. Below, with only the mood seen, all lines are high for small lambda and fall steeply to their lowest point at lambda 1."}} tags=["hide-input"]
 draws = 300
 aim = {"full": (FULL, truth.ravel()), "mood": (MOOD, rest[-1])}
 occupied = np.bincount(FULL[TURN, ALL].ravel(), weights.ravel(), 21)

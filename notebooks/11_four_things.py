@@ -16,10 +16,10 @@
 # %% [markdown]
 # # Four things called RLCD
 #
-# **The question.** Five public documents explain "RLCD". Do they mean the same thing, where do
+# **Question.** Five public documents explain "RLCD". Do they mean the same thing, where do
 # they contradict each other, and which objective should *you* use?
 #
-# **The answer.** They mean four different objectives that share one aim, a probability that can
+# **Answer.** They mean four different objectives that share one aim, a probability that can
 # carry a threshold. What you can observe decides between them, and the plainest choice, a log
 # loss on the bit you hear, is often the right one.
 #
@@ -59,7 +59,7 @@ if "google.colab" in sys.modules:
 profile = "auto"
 seed = 0
 
-# %% mystnb={"figure": {"caption": "One question with three options, the truth gives option A a chance of {res}`11_four_things:q_a`. Each row is a recipe from the documents; the mark is the probability of A at which a tabular policy trained with it comes to rest, computed exactly. Dotted: the truth.", "name": "fig-four-ends"}, "image": {"alt": "Dot plot. Bandit RLCD, verdict log loss, composite score on the label, and log loss plus Brier on the label all end at the true 0.6. Outcome reward alone, and the answer of a stated-confidence model, end at 1. Standard-deviation-normalised RLCD ends at 1 as well."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "One question with three options, the truth gives option A a chance of {res}`11_four_things:q_a`. Each row is a recipe from the documents; the mark is the probability of A at which a tabular policy trained with it comes to rest, computed exactly. Dotted: the truth. Four recipes rest there, three at certainty.", "name": "fig-four-ends"}, "image": {"alt": "Dot plot. Bandit RLCD, verdict log loss, composite score on the label, and log loss plus Brier on the label all end at the true 0.6. Outcome reward alone, and the answer of a stated-confidence model, end at 1. Standard-deviation-normalised RLCD ends at 1 as well."}} tags=["hide-input"]
 import numpy as np
 import pandas as pd
 import torch
@@ -208,8 +208,8 @@ pd.DataFrame({"chance": s, "RLCR, honest v": honest}).round(3)
 #
 # **Normalise the advantages?** The guide advises to normalise or baseline the reward to keep the
 # variance down; GRPO divides by the group's standard deviation as a matter of course
-# {cite:p}`shao2024`. *Verdict:* baselines are harmless but idle at a calibrated policy
-# ({prf:ref}`thm-own-baseline`); dividing by the standard deviation destroys calibration, here a
+# {cite:p}`shao2024`. *Verdict:* a baseline does not move the end, and where $p = q$ it has nothing to
+# remove ({prf:ref}`thm-own-baseline`); dividing by the standard deviation destroys calibration, here a
 # final {res}`11_four_things:end_rlcd_std:.2f` for a truth of {res}`11_four_things:q_a`
 # ({prf:ref}`thm-std`). {cite:t}`bereket2025` report the same of reasoning models whose
 # predicted probability is paid by a proper score.
@@ -279,8 +279,8 @@ pd.DataFrame({"chance": s, "RLCR, honest v": honest}).round(3)
 # :label: ex-four-1
 #
 # A moderation team logs each decision, the probability with which it was taken, and whether an
-# appeal overturned it. Appeals arrive for one decision in five, more often when the decision was
-# wrong. Which row of the table applies, and what is the trap?
+# appeal overturned it. Only some decisions are appealed, wrong ones more often. Which row of the
+# table applies, and what is the trap?
 # :::
 #
 # :::{solution} ex-four-1

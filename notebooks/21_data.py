@@ -16,16 +16,16 @@
 # %% [markdown]
 # # The data, and what could leak
 #
-# **The question.** A test score is a promise about texts that nobody has seen. Which rows of a test
+# **Question.** A test score is a promise about texts that nobody has seen. Which rows of a test
 # set has the policy, in effect, seen before, and what does that do to the score?
 #
-# **The answer.** In the packaged file of TREC questions, {res}`21_data:leaked:.0%` of the rows of
-# a random test split stand in the training part as well. On that split a policy that only
-# looks up its nearest training text scores {res}`21_data:shown.rows.neighbour:.2f`, no less than a trained
+# **Answer.** In the packaged file of TREC questions, {res}`21_data:leaked:.0%` of the rows of
+# a random test split repeat, or nearly repeat, a row of the training part. On that split a policy that only
+# looks up its nearest training text scores {res}`21_data:shown.rows.neighbour:.2f`, as much as a trained
 # head; on questions that are really new it scores {res}`21_data:shown.groups.neighbour:.2f` where the head
 # has {res}`21_data:shown.groups.head_last:.2f`. Splitting by *group* costs one line.
 #
-# **After this chapter you can** name what a row of each source is and what groups it, count leaks
+# **After this page you can** name what a row of each source is and what groups it, count leaks
 # before training, predict what they add to a score, inject "None of the above" without
 # giving it away, and test a policy against a posterior that is known.
 #
@@ -132,7 +132,7 @@ def cell(found: Interval, digits: int = 3) -> str:
     return f"{found:.{digits}f}"
 
 
-# %% mystnb={"figure": {"caption": "One file, one head, two ways to split; mean over {res}`21_data:seeds` seeds. Above: test accuracy after each epoch of training; dashed, the nearest neighbour on the same split. Below: calibration error. On random rows every further epoch helps and the lookup is as good as the head; on whole groups accuracy soon stands still, calibration error doubles and the lookup is far behind.", "name": "fig-leak-epochs"}, "image": {"alt": "Two panels over 15 epochs. Accuracy: with random rows the head climbs from 0.83 to 0.93 and the nearest neighbour stands at 0.93; with whole groups the head goes from 0.78 to 0.81 and stays, and the nearest neighbour stands at 0.61. ECE: with random rows it stays near 0.02, with whole groups it rises from 0.07 to 0.14."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "One file, one head, two ways to split; mean over {res}`21_data:seeds` seeds. Above: test accuracy after each epoch of training; dashed, the nearest neighbour on the same split. Below: calibration error. On random rows every further epoch helps and the lookup is about as good as the head; on whole groups accuracy soon stands still, calibration error doubles and the lookup is far behind.", "name": "fig-leak-epochs"}, "image": {"alt": "Two panels over 15 epochs. Accuracy: with random rows the head climbs from 0.83 to 0.93 and the nearest neighbour stands at 0.93; with whole groups the head goes from 0.78 to 0.81 and stays, and the nearest neighbour stands at 0.61. ECE: with random rows it stays near 0.02, with whole groups it rises from 0.07 to 0.14."}} tags=["hide-input"]
 fig, axes = plots.figure(2, height=3.0, sharex=True)
 for ax, metric in zip(axes, ("accuracy", "ece"), strict=True):
     ends = []
@@ -339,10 +339,11 @@ for name in grouped_by:
 pd.DataFrame(rows).set_index("source")
 
 # %% [markdown]
-# Three sources, three different ways to leak. TREC repeats lines. SMS spam is sent in campaigns: the same prize
+# Three ways to leak. TREC repeats lines. SMS spam is sent in campaigns: the same prize
 # with another number to call, so near duplicates add to the verbatim ones. And nearly every Amazon or New
 # York Times snippet has a neighbour from the *same review or editorial* in the training part, although
-# hardly a text is repeated. The film sentences, one per review, are clean.
+# hardly a text is repeated. The film sentences are clean as far as texts tell; which film or review a
+# sentence is about, the file does not say.
 #
 # `split_by_group` moves whole groups and `check_no_leak` searches the result again, texts included; above
 # it ran on every source and raised nothing. On the row split it does raise:
@@ -420,8 +421,8 @@ pd.DataFrame(table).T
 # confidence grows: by the end ECE has gone from {res}`21_data:shown.groups.ece_first:.2f` to
 # {res}`21_data:shown.groups.ece_last:.2f`. Only the lower half is about questions that users will ask.
 #
-# The formula holds for the lookup almost to the digit. Its share of leaked rows, its accuracy on both
-# kinds of test row and what {eq}`eq-leak-memory` makes of them, with $c = 1$:
+# The lookup is such a memory, with $c = 1$: in the table below its accuracy on leaked rows is 1. That the last two
+# lines agree is then arithmetic, {eq}`eq-leak-memory`:
 
 # %%
 s = np.array([run["leaked"] for run in runs["rows"]])
@@ -459,9 +460,9 @@ plots.note_ends(ax, ends)
 _ = ax.set(xlabel="epochs of training", ylabel="ECE-15")
 
 # %% [markdown]
-# A temperature that is fitted on leaked rows does not help: it finds nothing to mend. After the last epoch the
-# validation part of the row split asks for $T =$ {res}`21_data:temperature.rows:.2f`, that of the group split
-# for {res}`21_data:temperature.groups:.2f`. The first leaves most of the excess confidence in place.
+# A temperature that is fitted on leaked rows does not help: it finds little to mend. After the last epoch the
+# validation part of the row split asks for $T =$ {res}`21_data:temperature.rows:.2f` for its head, that of the
+# group split for {res}`21_data:temperature.groups:.2f` for its own.
 #
 # The next cell trains one epoch of the head on both splits now, with the seed of the parameters
 # cell, and compares with the record; sums round differently on other machines, so it allows .02.
@@ -548,7 +549,8 @@ pd.DataFrame(snippets).T.round(2)
 # %% [markdown]
 # So the same mean of the same rows has an interval {res}`21_data:wider.amazon:.1f` times as wide for Amazon and
 # {res}`21_data:wider.nyt:.1f` times for the Times when the review is the unit. (The formula takes all groups as
-# equal in size, and Amazon's are not.) All intervals in this book resample whole groups for that reason.
+# equal in size, and Amazon's are not.) That is why the results chapters, where they resample texts, resample
+# whole groups.
 #
 # ## "None of the above", without giving it away
 #
@@ -693,10 +695,11 @@ for name, data in raters.items():
 pd.DataFrame(people).T
 
 # %% [markdown]
-# "In sample" asks raters to agree with a majority that they belong to, which is a small leak of its own;
-# "next rater" leaves the judged rater out of the vote, and is the ceiling for the accuracy of any policy that
-# knows the crowd. The Times is hard for people: its ceiling is
-# {res}`21_data:ceiling.nyt:.3f`. A model that reports more there has leaked. *Excluded* are tweets whose stated
+# "In sample" asks raters to agree with a majority that they belong to, which is a small leak of its own and
+# puts it a little too high; "next rater" leaves the judged rater out of the vote, and is a little too low, since
+# the vote of the others can miss the crowd's. The accuracy of a policy that knows the crowd lies between the two.
+# The Times is hard for people: a next rater agrees with {res}`21_data:ceiling.nyt:.3f`. A model that reports more
+# than the in-sample figure there has leaked. *Excluded* are tweets whose stated
 # mean rating is not that of the ratings under their id: they are left out and counted, never repaired.
 #
 # ## Tickets with a known posterior
@@ -714,7 +717,7 @@ for kind, items in probe(1, np.random.default_rng(seed)).items():
 
 # %% [markdown]
 # A generator leaks as well: sentences of the training tickets come back in the test tickets, whatever
-# the split. No two tickets are near duplicates, and yet a policy may know every *phrase*. So the
+# the split. Hardly two tickets are near duplicates, and yet a policy may know every *phrase*. So the
 # generator can hold every fifth phrase of each cue back. Below, a head has learned from
 # {res}`21_data:tickets` tickets in the other phrases, one drawn label each, and meets the probe, {res}`21_data:probes` tickets of each
 # kind, in phrases that it knows and in phrases that it does not.
@@ -741,7 +744,7 @@ shown.round(3)
 #
 # And even in known phrases this head is far from the posterior. On two equal cues it states
 # {res}`21_data:phrases.two_cues:.2f` where .5 is right, with the top option "ideal" nearly always: no accuracy
-# would have shown it. Three figures are needed to see how: a mean confidence alone can be right for the
+# would have shown it. All three columns are needed, since a mean confidence alone can be right for the
 # wrong reason. That is what a known posterior is for, and {res}`21_data:tickets` labels on frozen sentence vectors
 # are no reason to expect better.
 
@@ -914,7 +917,8 @@ assert first_listed[0] == 1 and abs(first_listed[1] - chance) < 0.06
 # :label: sol-leak-4
 # :class: dropdown
 #
-# All of them, but for reviews of one snippet, which have no first half. It is right when the product reads the start
+# All of them: each test row has the first half of its review in training, and a review of one snippet goes there
+# whole. It is right when the product reads the start
 # of a text and predicts the rest of the *same* text, and wrong for new texts.
 # :::
 

@@ -16,17 +16,18 @@
 # %% [markdown]
 # # Policies: four ways to read a decision from a network
 #
-# **The question.** A network, a text, a question with declared options. What turns the network into
+# **Question.** A network, a text, a question with declared options. What turns the network into
 # one probability per option, and does the way of reading matter?
 #
-# **The answer.** It can matter more than the network. Read by its letters, a 135M language model that was not
+# **Answer.** It decides what the policy can and cannot do. Read by its letters, a 135M language model that was not
 # trained for it gets {res}`22_policies:accuracy.letter:.0%` of {res}`22_policies:questions` six-way questions right;
 # list the same options in another order, and {res}`22_policies:flips.letter:.0%` of its answers change. A
 # decision head of {res}`22_policies:weights` weights on frozen sentence vectors gets
 # {res}`22_policies:accuracy.head:.0%` after {res}`22_policies:head_labels` labels, cannot change its answer with the
-# order, and is {res}`22_policies:ratio:.0f` times as fast.
+# order, and is {res}`22_policies:ratio:.0f` times as fast. (The two differ in network and in labels too: order and
+# cost are the readout's doing, the accuracy is not its alone.)
 #
-# **After this chapter you can** choose a readout by what it needs and what it cannot do, tell a
+# **After this page you can** choose a readout by what it needs and what it cannot do, tell a
 # preference for a letter from an opinion, correct for length and prior, and put any policy through
 # the battery of checks before you train or trust it.
 #
@@ -436,7 +437,7 @@ print(
 #
 # Untrained it says $1/K$ everywhere. How many labels does it take?
 
-# %% mystnb={"figure": {"caption": "Accuracy of the head on all {res}`22_policies:test_rows` test questions against the number of labels, mean and 95 % band over {res}`22_policies:seeds` seeds. Horizontal: the language model's readouts on their {res}`22_policies:questions` questions; what they need is no labels.", "name": "fig-policies-labels"}, "image": {"alt": "Accuracy rises from about 0.6 with 100 labels to about 0.81 with 2,000 and 0.85 with 4,000. Horizontal dashed lines for the readouts of the language model lie far below, between about 0.1 and 0.4."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Accuracy of the head on all {res}`22_policies:test_rows` test questions against the number of labels, mean and 95 % band over {res}`22_policies:seeds` seeds. Horizontal: the language model's readouts on their {res}`22_policies:questions` questions; they need no labels.", "name": "fig-policies-labels"}, "image": {"alt": "Accuracy rises from about 0.6 with 100 labels to about 0.81 with 2,000 and 0.85 with 4,000. Horizontal dashed lines for the readouts of the language model lie far below, between about 0.1 and 0.4."}} tags=["hide-input"]
 counts = np.array([int(n) for n in record["learning"]])
 counts.sort()
 runs = {
@@ -654,8 +655,8 @@ pd.DataFrame(rows).T
 # head has {res}`22_policies:head_all:.2f`), and the ECE of a perfectly honest policy with the same
 # confidences would be the number under "by chance". What they do settle: the head is far ahead of every readout of
 # the language model, and none of those is clearly better than always giving the commonest answer,
-# {res}`22_policies:commonest:.2f`. Taking the prior off did not help here: with the sum it made the policy surer and less
-# often right.
+# {res}`22_policies:commonest:.2f`. Taking the prior off did not help here: with the sum the policy grew surer and its
+# Brier score worse.
 #
 # The row of the trained change is a null result and stays here as one. One pass over {res}`22_policies:lora.labels` questions took
 # the false confidence away (Brier {res}`22_policies:lora.brier:.3f`, next to $5/6$ for always saying one sixth) and taught no reading: accuracy
@@ -747,7 +748,8 @@ for name in ("head", "spans", "letter", "lora"):
             value += ", passed" if check["passed"] else ", FAILED"
         elif check["interval"]:
             found = check["interval"]
-            value += f" [{found['low']:.2g}, {found['high']:.2g}]"
+            # No check can be negative; a reflected percentile of a few rows can.
+            value += f" [{max(found['low'], 0):.2g}, {found['high']:.2g}]"
         columns.setdefault(name, {})[check["name"]] = value
 pd.DataFrame(columns).rename_axis("check")
 
@@ -755,7 +757,7 @@ pd.DataFrame(columns).rename_axis("check")
 # The head holds order, pairs and irrelevant alternatives to rounding, as it must. Binary equivalence it misses by
 # more than the letter readout does: "true" and "false" are options that it never saw in training, nothing
 # ties them to the choice, and a head that is to answer yes/no questions has to be trained on some. The letter readout
-# holds none of the five. Its small gaps in the middle rows are no virtue: a policy that hardly reads the options hardly
+# holds none of the first four. Its small gaps in the middle rows are no virtue: a policy that hardly reads the options hardly
 # changes when they change. That options influence each other is no defect of code; for NOTA they must. The defect of the
 # untrained model is that they do so by *place*.
 #
@@ -839,8 +841,9 @@ save_numbers(
 # %% [markdown]
 # ## Which one to take
 #
-# - **Options fixed, labels or outcomes to learn from**: the head. It is calibrated by training on the
-#   decision itself, and cheap enough to train by the hundred, which is why the results chapters use it.
+# - **Options fixed, labels or outcomes to learn from**: the head. It trains on the decision itself, which does not
+#   make it calibrated by itself (its ECE above), and is cheap enough to train by the hundred, which is why the
+#   results chapters use it.
 # - **Options that change with each question, a large model at hand**: letters, with permutation averaging while you
 #   measure flips, and trained with shuffled options before it is trusted.
 # - **Options that are whole sentences**: verbatim, with length and prior correction chosen on held-out rows.

@@ -16,17 +16,17 @@
 # %% [markdown]
 # # Train the arms
 #
-# **The question.** How is an arm trained, and how does one see, while it runs and without a test
+# **Question.** How is an arm trained, and how does one see, while it runs and without a test
 # set, that it goes well?
 #
-# **The answer.** One loop trains every arm: state probabilities, draw an option, hear one bit, take one
+# **Answer.** One loop trains every arm: state probabilities, draw an option, hear one bit, take one
 # step. One number tells first whether it goes well, the stated probability of what was done minus how
 # often it was right. Under the plain outcome reward it leaves ±{res}`23_train_the_arms:worry:.2f` after
 # {res}`23_train_the_arms:warned.rlvr:,.0f` of {res}`23_train_the_arms:budget:,.0f` outcomes, while
 # validation accuracy still rises from {res}`23_train_the_arms:accuracy.early:.3f` to
 # {res}`23_train_the_arms:accuracy.end:.3f` and warns of nothing.
 #
-# **After this chapter you can** check one step of training by hand, find or re-run any arm of the book
+# **After this page you can** check one step of training by hand, find or re-run any arm of the book
 # with one function, resume a killed run without losing a bit, and say of six signals what a healthy
 # run shows.
 #
@@ -83,7 +83,7 @@ from rlcd_core.env import LoggedEnv, RaterEnv
 from rlcd_core.extra.families import reference
 from rlcd_core.extra.families.elsewhere import CONTINUED_RATES
 from rlcd_core.extra.families.rater import ONE_RATE
-from rlcd_core.extra.grid import FAMILIES, NEVER_RUN, ON_GPU, family_records
+from rlcd_core.extra.grid import FAMILIES, ON_GPU, family_records
 from rlcd_core.extra.jobs import AnyJob, Job
 from rlcd_core.metrics import seed_interval
 from rlcd_core.policy import TabularPolicy
@@ -183,18 +183,20 @@ pd.DataFrame(
 ).round(4)
 
 # %% [markdown]
-# "Autograd" and "train" repeat the hand-made column to their left. The option that was taken and was right goes up, the others down, in proportion to what was stated
-# for them. Had the outcome been 0, the reward would be $-p_a$ and everything would turn round
+# "Autograd" and "train" repeat the hand-made column to their left. The gradient pushes the option that was taken
+# and was right up and the others down, each in proportion to what was stated for it; Adam's first step keeps the
+# signs only. Had the outcome been 0, the reward would be $-p_a$ and everything would turn round
 # ({ref}`ex-train-1`): a confident mistake costs much, a timid one little. Averaged over draws this is
-# the gradient of the Brier score, {prf:ref}`thm-identity`. The rest of training is this step, a batch at a
+# half the gradient of the Brier score, {prf:ref}`thm-identity`. The rest of training is this step, a batch at a
 # time, with a learning rate that rises for a twentieth of the run and then falls along a cosine,
 # gradients clipped at norm 1, and AdamW.
 #
 # ## An arm is a record
 #
 # The loop has no branch for an arm. An arm names an objective, says how many actions a
-# question gets and how they are judged, and that is all. Here is every arm of the book. The objective is given
-# where it has another name than the arm; outcomes are those of one question:
+# question gets and how they are judged, and that is all. Here is every arm of `rlcd_core.arms`. The objective is
+# given where it has another name than the arm; $G$ is the number of actions a question gets; outcomes are those of
+# one question:
 
 # %%
 PUBLISHED = ("rlcd_loo", "rlvr_loo", "rlvr_low", "nll")  # arms of the published study
@@ -303,9 +305,8 @@ def trained(*names: str) -> pd.DataFrame:
 # (Student's, over seeds); `gap` is confidence minus accuracy.
 #
 # **Before any outcome.** The warm-up learns from {res}`23_train_the_arms:labels` labels, and every arm starts where it
-# ends. The
-# supervised continuation stays with those labels and takes as many further steps as others do: what
-# would more training have done without more data? It is run at two rates.
+# ends. The supervised continuation stays with those labels and takes as many further steps as an arm with 64
+# outcomes a step does: what would more training have done without more data? It is run at two rates.
 
 # %%
 trained("warmup", "supervised")
@@ -363,10 +364,8 @@ for family in ("smol_trec", "smol_trec_gpu", "reference"):
     try:
         state[family] = f"{len(family_records(family))} runs recorded"
     except LookupError:
-        why = ["never run"] * (family in NEVER_RUN) + ["wants a GPU"] * (
-            family in ON_GPU
-        )
-        state[family] = "not recorded: " + (", ".join(why) or "not finished")
+        wants = ", wants a GPU" * (family in ON_GPU)
+        state[family] = f"not finished{wants}: no result"
 pd.DataFrame({"state": state})
 
 # %% [markdown]
@@ -778,8 +777,8 @@ print("gradient", expected.round(3), "| size against c = 1:", round(-wrong / rew
 # :class: dropdown
 #
 # Given the label $k$, all are right with chance $p_k^4$ and all wrong with $(1 - p_k)^4$, so the answer is
-# $\sum_k q_k\,[p_k^4 + (1 - p_k)^4]$. RLCD loses nothing: where outcomes agree, its rewards still differ by
-# what was stated.
+# $\sum_k q_k\,[p_k^4 + (1 - p_k)^4]$. That share of each batch is lost on RLVR. RLCD loses less: where outcomes
+# agree and options differ, its rewards still differ by what was stated. Four equal actions teach neither.
 # :::
 
 # %% tags=["hide-input"]

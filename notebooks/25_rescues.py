@@ -16,18 +16,19 @@
 # %% [markdown]
 # # Can RLVR be rescued?
 #
-# **The question.** A team already trains with the plain outcome reward. Its probabilities are
+# **Question.** A team already trains with the plain outcome reward. Its probabilities are
 # useless, but it would rather add a knob than change the reward: an entropy bonus, a KL penalty
 # towards the model it began with, a temperature afterwards, a lower rate, an earlier stop. Does one
 # of them give the probabilities back?
 #
-# **The answer.** One comes close: a bonus of exactly the right weight
-# (ECE {res}`25_rescues:best_ece:.3f` against RLCD's {res}`25_rescues:rlcd_ece:.3f`, plain RLVR
-# {res}`25_rescues:rlvr_ece:.3f`). Its neighbours miss by {res}`25_rescues:neighbour_low:.2f` and more,
-# and the accuracy by which RLVR is tuned hardly sees the difference. A temperature repairs the mean
-# and not the ranking; a low rate or an early stop only trade accuracy for honesty.
+# **Answer.** Two give most of them back. A bonus of exactly the right weight has an
+# ECE of {res}`25_rescues:best_ece:.3f` (RLCD {res}`25_rescues:rlcd_ece:.3f`, plain RLVR
+# {res}`25_rescues:rlvr_ece:.3f`), but its neighbours have {res}`25_rescues:neighbour_low:.2f` and more,
+# and the accuracy by which RLVR is tuned hardly sees the difference. A temperature fitted on verdicts set
+# aside brings the ECE down to RLCD's, and the Brier score not all the way. A low rate or an early stop only
+# trade accuracy for honesty.
 #
-# **After this chapter you can** say for each knob which questions it can make right, read an
+# **After this page you can** say for each knob which questions it can make right, read an
 # accuracy-calibration path, and tell a repair from a slower failure.
 #
 # **Running time.** Seconds: the page reads committed runs (`make records FAMILY=rater_arms`, and
@@ -121,13 +122,15 @@ plots.note_ends(ax, ends)
 # set, if somebody knows it. How well that works depends on how much certainties differ. The raters
 # of the film reviews agree to very different degrees:
 
-# %% mystnb={"figure": {"caption": "Share of raters who chose the most frequent reading, over the test texts (bars), and how far each bonus is off at that degree of agreement if there were two options (lines).", "name": "fig-rescues-spread"}, "image": {"alt": "A histogram of rater agreement, broad between 0.4 and 1 with a peak near 0.9. Lines of stated minus true probability: for small weights large and positive in the middle, for 0.5 negative at the right end; 0.3 stays within about plus or minus 0.1."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Share of raters who chose the most frequent reading, over the test texts (bars), and how far each bonus is off at that degree of agreement if there were two options (lines).", "name": "fig-rescues-spread"}, "image": {"alt": "A histogram of rater agreement, low and broad between 0.4 and 0.95, with by far the highest bar at 1. Lines of stated minus true probability: for small weights large and positive in the middle, for 0.5 negative at the right end; 0.3 stays within about plus or minus 0.1."}} tags=["hide-input"]
 task = rater_task("movie")
 counts = task.counts[task.splits["test"]]
 share = counts / counts.sum(1, keepdims=True)
 agreement = share.max(1)
 fig, ax = plots.figure(height=3.4)
-heights, edges_ = np.histogram(agreement, bins=np.arange(0.35, 1.0001, 0.05))
+# Shares such as 3/5 and 1 lie in the middle of a bar, not on an edge.
+heights, edges_ = np.histogram(agreement, bins=np.linspace(0.325, 1.025, 15))
+assert heights.sum() == len(agreement)
 ax.bar(edges_[:-1], 0.3 * heights / heights.max(), 0.05, align="edge", color=plots.INK, alpha=0.3)
 ax.axhline(0, color=plots.INK, lw=1, ls=":")
 ends = []
@@ -189,20 +192,22 @@ pd.DataFrame(
 # leads the next by {res}`25_rescues:accuracy_margin:.4f`, while between seeds the accuracy of one
 # setting varies by {res}`25_rescues:accuracy_deviation:.4f` (standard deviation). So accuracy does not
 # choose the weight. Somebody who measures calibration on held-out outcomes can; and that somebody can
-# also subtract $p_a$ and have no weight to choose. Even at its best the bonus is behind: its Brier
-# score is worse than RLCD's by {res}`25_rescues:best_gap:.4f`.
+# also subtract $p_a$ and have no weight to choose. At its best the bonus is behind RLCD with one outcome,
+# its Brier score worse by {res}`25_rescues:best_gap:.4f`, and level with RLCD's seed recipe, which ends at
+# {res}`24_what_happened:mark:.3f`.
 #
-# The KL penalty depends on where it starts. Towards a warm-up that was nearly calibrated it must pull
-# hard to hold the policy there, and what it holds is the warm-up
-# ({prf:ref}`thm-rescues`, part 4): the strongest, .5, ends with a Brier score of
+# The KL penalty depends on where it starts: it rests at the warm-up $p_0$ times $e^{q/\beta}$, normalised
+# ({prf:ref}`thm-rescues`, part 1). The strongest, .5, has an ECE of
+# {res}`24_what_happened:rescues.kl_05:.3f`, and its seeds differ more than those of any other rescue. It ends
+# with a Brier score of
 # {res}`25_rescues:kl_05_brier:.3f`, RLCD with {res}`25_rescues:rlcd_brier:.3f`, the warm-up with
-# {res}`25_rescues:warmup_brier:.3f`.
+# {res}`25_rescues:warmup_brier:.3f`. A stronger one was not tried.
 #
 # ## A temperature afterwards
 #
 # One number, fitted on data that nothing else has used. The test texts are halved by group; the
-# temperature is fitted on one half (one verdict distribution a text) and judged on the other, for each
-# fresh seed.
+# temperature is fitted on one half and judged on the other, for each fresh seed. It is fitted to all the
+# raters' verdicts on a text, more than any arm was told.
 
 # %%
 store = Store("rater_arms")
@@ -244,10 +249,10 @@ pd.DataFrame(
 
 # %% [markdown]
 # The temperature brings RLVR's ECE from {res}`25_rescues:tempered_before:.3f` to
-# {res}`25_rescues:tempered_after:.3f`. After both are tempered, RLVR's Brier score is still worse than
-# RLCD's by {res}`25_rescues:tempered_gap:.4f`. One number undoes the over-confidence that all texts
-# share; it cannot give back what was never learned: two texts at 1.00 stay equal at every
-# temperature.
+# {res}`25_rescues:tempered_after:.3f`, where RLCD is on this half with or without one. After both are tempered,
+# RLVR's Brier score is still worse than RLCD's by {res}`25_rescues:tempered_gap:.4f`. One number undoes the
+# over-confidence that all texts share; it cannot give back what was never learned: two texts at 1.00 stay equal
+# at every temperature.
 #
 # ## A lower rate, an earlier stop
 #
@@ -361,11 +366,13 @@ save_numbers(
 # :class: warning
 #
 # - *The bonus works here.* With $\beta = .3$, chosen by calibration on held-out verdicts, RLVR is a
-#   usable policy. On a source whose certainties are bunched, it may be as good as RLCD.
+#   usable policy, about as good as the published recipe of RLCD. On a source whose certainties are bunched, it
+#   may be as good as any.
 # - *Two knobs together* (a bonus, then a temperature) were not tuned jointly. They have the same one
 #   family of resting points ({prf:ref}`thm-rescues`, part 2), so theory expects nothing; it was not
 #   measured.
-# - *A bonus that depends on the text* could calibrate each question. It would have to know the answer.
+# - *A weight that depends on the text* could calibrate questions with two options, if it knew their answers.
+#   With three different chances no weight does ({prf:ref}`thm-rescues`, part 3).
 # - *Vector scaling or isotonic regression* afterwards have more freedom than a temperature. They
 #   still map equal probabilities to equal ones.
 # :::

@@ -16,20 +16,20 @@
 # %% [markdown]
 # # What breaks it
 #
-# **The question.** A calibrated policy is trained in a world that is not as clean as the proof: a
-# trainer divides advantages by their standard deviation, one outcome in ten is recorded wrongly, a
-# third of the cases is never resolved, and somebody counts those as failures. What is left of the
+# **Question.** A policy is trained to be calibrated in a world that is not as clean as the proof: a
+# trainer divides advantages by their standard deviation, one outcome in ten is recorded wrongly, three
+# cases in ten are never resolved, and somebody counts those as failures. What is left of the
 # probabilities?
 #
-# **The answer.** Division by the standard deviation destroys them (ECE
+# **Answer.** Division by the standard deviation destroys them (ECE
 # {res}`26_breakages:std_ece:.3f` against {res}`26_breakages:loo_ece:.3f`). Wrong bits make the policy
-# modest, by as much as theory says, and leave its choices alone: with a fifth of the bits
+# modest, nearly by as much as theory says, and almost leave its choices alone: with a fifth of the bits
 # flipped RLCD's ECE is {res}`26_breakages:flip_2_ece:.3f`, its accuracy falls by
-# {res}`26_breakages:flip_2_loss:.3f`. Outcomes that are missing at random do no harm. If wrong answers
-# go missing more often, leaving them out makes the policy too sure and counting them as wrong makes it too
-# modest; neither is right.
+# {res}`26_breakages:flip_2_loss:.4f`. Outcomes that are missing at random cost about what a smaller budget costs.
+# If wrong answers go missing more often, leaving them out makes the policy too sure and counting them as wrong
+# makes it too modest; neither is right.
 #
-# **After this chapter you can** predict where each kind of noise moves the probabilities, tell
+# **After this page you can** predict where each kind of noise moves the probabilities, tell
 # shrinkage from over-confidence, and say which question to ask about the cases in a log that never got
 # an outcome.
 #
@@ -66,7 +66,7 @@ if "google.colab" in sys.modules:
 profile = "auto"
 seed = 0
 
-# %% mystnb={"figure": {"caption": "Confidence minus accuracy on clean test verdicts after training on damaged outcomes, ten fresh seeds, mean and 95 % interval. Zero is honest; left is too modest, right too sure.", "name": "fig-breakages-gap"}, "image": {"alt": "Dot plots by kind of damage. For RLCD and verdict NLL the dots move left of zero as more bits are flipped or redrawn or unresolved outcomes are counted as wrong, and stay at zero when outcomes are lost at random. RLVR stays far to the right in every row."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Confidence minus accuracy on clean test verdicts after training on damaged outcomes, ten fresh seeds, mean and 95 % interval. Zero is honest; left is too modest, right too sure.", "name": "fig-breakages-gap"}, "image": {"alt": "Dot plots by kind of damage. For RLCD and verdict NLL the dots move left of zero as more bits are flipped or redrawn or unresolved outcomes are counted as wrong, and stay at zero when outcomes are lost at random; when more right than wrong outcomes are known they move right. RLVR stays far to the right in every row."}} tags=["hide-input"]
 import numpy as np
 import pandas as pd
 
@@ -178,9 +178,9 @@ landed = {
 pd.DataFrame(rows).T
 
 # %% [markdown]
-# The largest miss is {res}`26_breakages:landed:.3f`, small against the shifts themselves but, for the
-# strongest flips, more than chance: at those the resting place of RLCD has not been reached, or the head
-# cannot hold it.
+# The largest miss is {res}`26_breakages:landed:.3f`, small against the shifts themselves. In three of the five
+# rows, though, it is more than chance, and always towards too modest: the resting place has not quite been
+# reached, or the head cannot hold it.
 #
 # ## The table
 
@@ -216,22 +216,23 @@ tables["ece"]
 #
 # - **Wrong bits make modest policies.** RLCD and the verdict loss shrink towards uniform, and
 #   their choices hardly change: at a fifth of flipped bits RLCD's accuracy falls by
-#   {res}`26_breakages:flip_2_loss:.3f`. A known noise rate can be undone afterwards by inverting the line
+#   {res}`26_breakages:flip_2_loss:.4f`. A known noise rate can be undone afterwards by inverting the line
 #   above; an unknown one cannot be told from honest doubt without clean verdicts.
 # - **RLVR does not notice.** It goes to the corner in every row, since the best option stays best.
 #   Noise that flattens $q$ does not slow it enough to matter: its ECE with a fifth flipped is
 #   {res}`26_breakages:rlvr_flip_2_ece:.3f`.
-# - **Lost at random is harmless**: with 30 % of the outcomes gone RLCD's Brier score moves by
-#   {res}`26_breakages:lost_cost:.4f`.
+# - **Lost at random leaves the gap at zero** and costs a little: with 30 % of the outcomes gone RLCD's Brier score
+#   rises by {res}`26_breakages:lost_cost:.4f`, about what fewer outcomes explain ({ref}`exercise 3 <ex-breakages-3>`).
 # - **Lost more often when wrong is not**, whatever is done about it. Left out, RLCD's gap is
 #   {res}`26_breakages:left_out_gap:.3f`: too sure. Counted as wrong, it is
-#   {res}`26_breakages:as_wrong_gap:.3f`: too modest. For RLCD the two errors are of one size; the verdict
+#   {res}`26_breakages:as_wrong_gap:.3f`: too modest. For RLCD counting errs more in ECE, and the Brier scores are
+#   about equal; the verdict
 #   loss suffers more from counting (ECE {res}`26_breakages:verdict_as_wrong_ece:.3f` against
 #   {res}`26_breakages:verdict_left_out_ece:.3f`). Before choosing, find out whether resolution depends on
 #   being right: a sample of the unresolved, resolved by hand, tells.
-# - **Between RLCD and the verdict loss** flips favour the latter a little (Brier score at a fifth flipped,
-#   RLCD minus verdict NLL: {res}`26_breakages:flip_2_pair:.4f`), every loss of outcomes the former
-#   (counted as wrong: {res}`26_breakages:as_wrong_pair:.4f`).
+# - **Between RLCD and the verdict loss** many flips favour the latter (Brier score at a fifth flipped,
+#   RLCD minus verdict NLL: {res}`26_breakages:flip_2_pair:.4f`; at a tenth the two hardly differ), redrawn labels
+#   and outcomes lost when wrong the former (counted as wrong: {res}`26_breakages:as_wrong_pair:.4f`).
 #
 # ## Dividing by the standard deviation
 #
@@ -296,7 +297,8 @@ save_numbers(
 # - *Settings were those tuned on clean outcomes.* Somebody who tunes on damaged ones may choose
 #   smaller steps and lose less.
 # - *Ten seeds, one data set, three options.* With two options part 4 of {prf:ref}`thm-noise` makes RLCD
-#   indifferent to outcome-dependent resolution; with fifty, flips hurt the verdict Brier loss more.
+#   indifferent to outcome-dependent resolution; with fifty, flips would pull a likely option further down, since
+#   the constant $2\varepsilon/K$ shrinks.
 # - *Std-normalisation* is harmless where outcomes are certain given the text; film raters are not.
 # :::
 #
@@ -347,8 +349,9 @@ print(f"{(0.62 - 0.2 / 3) / 0.8:.3f}")
 # :label: sol-breakages-3
 # :class: dropdown
 #
-# Between the last two points of RLCD's efficiency curve the Brier score falls nearly linearly in the
-# logarithm of the outcomes, so .7 of the budget costs about $\log(1/.7)/\log(60/24)$ of that fall:
+# Take the fall of RLCD's Brier score between the last two points of its efficiency curve as linear in the
+# logarithm of the outcomes. Then .7 of the budget costs about $\log(1/.7)/\log(60/24)$ of that fall, which lies
+# within the interval found, {res}`26_breakages:lost_cost:.4f`:
 # :::
 
 # %% tags=["hide-input"]

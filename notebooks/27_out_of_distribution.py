@@ -16,18 +16,20 @@
 # %% [markdown]
 # # Out of distribution
 #
-# **The question.** A policy learned its probabilities on film reviews. Now it reads product reviews,
+# **Question.** A policy learned its probabilities on film reviews. Now it reads product reviews,
 # newspaper editorials and tweets. Are its probabilities still worth a threshold? And was the divide
 # between RLCD and RLVR a property of film reviews?
 #
-# **The answer.** The divide holds on every source whose outcomes are a matter of chance, and on TREC; on
-# spam, where nearly every label is certain, there is none. Calibration itself does not travel. RLCD's ECE rises from {res}`27_out_of_distribution:home:.3f` at home to between
+# **Answer.** The divide is no property of film reviews: it holds on all four other sources, for
+# policies trained on product reviews, and on another kind of question (TREC). It does not hold on spam
+# messages, where nearly every answer is right: there RLVR is even a little ahead. Calibration itself does not
+# travel. RLCD's ECE rises from {res}`27_out_of_distribution:home:.3f` at home to between
 # {res}`27_out_of_distribution:away_low:.3f` and {res}`27_out_of_distribution:away_high:.3f` elsewhere,
 # RLVR's lies between {res}`27_out_of_distribution:rlvr_low:.3f` and
-# {res}`27_out_of_distribution:rlvr_high:.3f`. A threshold tested at home breaks its promise away from
-# home for both.
+# {res}`27_out_of_distribution:rlvr_high:.3f`. A threshold that was tested on film reviews breaks its promise
+# on three of the four, by about the same amount for both.
 #
-# **After this chapter you can** say what calibration under one distribution does and does not promise
+# **After this page you can** say what calibration under one distribution does and does not promise
 # under another, measure the damage, and decide when a gate must be tested again.
 #
 # **Running time.** Seconds; the runs are committed (`make records FAMILY=rater_out`, `amazon_arms`,
@@ -64,7 +66,7 @@ if "google.colab" in sys.modules:
 profile = "auto"
 seed = 0
 
-# %% mystnb={"figure": {"caption": "ECE of policies trained on film reviews, by the source they are asked about; ten fresh seeds, mean and 95 % interval. First panel: film reviews they have not seen.", "name": "fig-out-ece"}, "image": {"alt": "Five dot plots, one a source. On film reviews RLCD, the verdict loss and the full label lie near 0.02 and RLVR near 0.2. On the other sources all move to the right, and RLVR and the std-normalised arm stay the worst."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "ECE of policies trained on film reviews, by the source they are asked about; ten fresh seeds, mean and 95 % interval, 15 equal-width bins. First panel: film reviews they have not seen.", "name": "fig-out-ece"}, "image": {"alt": "Five dot plots, one a source. On film reviews RLCD, the verdict loss and the full label lie near 0.02 and RLVR near 0.2. On the other sources all move to the right, and RLVR and the std-normalised arm stay the worst."}} tags=["hide-input"]
 import numpy as np
 import pandas as pd
 
@@ -110,8 +112,8 @@ _ = axes[-1].set(xlabel="ECE, 15 equal-width bins", xlim=(0, None))
 # ## A ticket from another shop
 #
 # *"Battery died after two days, otherwise a lovely phone."* The policy that reads this has only ever
-# seen verdicts about films. Its words for praise and blame are the same, its sense of how often people
-# agree is not: film critics write to be understood, customers write in passing.
+# seen verdicts about films. Words of praise and blame are much the same there; how often people agree about a
+# sentence need not be.
 #
 # Calibration is a statement about an average: among the cases where the policy states .8, eight of ten
 # are right. Change the mix of cases and the average changes, even if nothing about any single case does.
@@ -139,8 +141,9 @@ _ = axes[-1].set(xlabel="ECE, 15 equal-width bins", xlim=(0, None))
 # probability. $\square$
 # :::
 #
-# The theorem has no word about the *size* of the damage, and editorials differ from film reviews in more
-# than their mix: people may read the same sentence differently there. So it is measured.
+# The theorem gives the size of the damage only in terms of $q$, which nobody knows, and editorials differ
+# from film reviews in more than their mix: people may read the same sentence differently there. So it is
+# measured.
 #
 # ## Trained on films, asked elsewhere
 
@@ -173,7 +176,9 @@ table("brier")
 table("gap")
 
 # %% [markdown]
-# A positive gap (confidence minus accuracy) means too sure. Differences against RLCD, paired by seed:
+# A positive gap (confidence minus accuracy) means too sure. (Each other source is asked about all its texts;
+# the {doc}`../book/data_card` counts them.) Differences of the Brier score against RLCD, paired by seed; positive
+# means that RLCD is better:
 
 # %%
 pairs = ("rlvr", "rlcd_std", "rlvr_shannon_0.3", "verdict_nll", "nll")
@@ -192,9 +197,10 @@ pd.DataFrame(
 # %% [markdown]
 # ## A promise that does not travel
 #
-# {doc}`41_gates` tests a threshold so that, with probability .9 over the draw of the test, at most a
-# fifth of the acts is wrong. Here the threshold is tested on half of the film test texts, once a seed
-# (one verdict a text), and then used elsewhere, where nothing was tested.
+# {doc}`41_gates` tests a threshold so that, with probability .9 over the draw of the calibration rows, at most
+# a fifth of the acts is wrong. Here the threshold is tested on half of the film test texts, once a seed
+# (one verdict a text). The table holds the error among the acts and the share acted on: at home on the other
+# half, elsewhere on all texts of a source, where nothing was tested.
 
 # %%
 store = Store("rater_out")
@@ -203,44 +209,56 @@ home = task.counts[task.splits["test"]]
 movie = load_rater("movie", reading=3)
 half = split_by_group([movie.groups[i] for i in task.splits["test"]], (0.5, 0.5), seed=0) == 0
 # Predictions elsewhere follow those at home, source by source in the order of the record.
-elsewhere = {name: source_counts(name) for name in ("amazon", "nyt")}
-assert OUT_SOURCES[:2] == tuple(elsewhere)
-start = len(home) + len(elsewhere["amazon"])
-editorials = elsewhere["nyt"]
+verdicts = {"test": home} | {name: source_counts(name) for name in OUT_SOURCES}
+ends = np.cumsum([len(part) for part in verdicts.values()])
+rows_of = {
+    name: slice(end - len(part), end)
+    for (name, part), end in zip(verdicts.items(), ends, strict=True)
+}
 
 
-def gate_abroad(arm: str) -> dict[str, np.ndarray]:
-    """Share acted on and true error among acts at home and on editorials, a seed each."""
-    found: dict[str, list[float]] = {k: [] for k in ("home share", "home error", "away share", "away error")}
+def gate_abroad(arm: str) -> dict[str, dict[str, np.ndarray]]:
+    """Share acted on and true error among the acts, by source, a value a seed."""
+    found: dict[str, dict[str, list[float]]] = {
+        what: {name: [] for name in verdicts} for what in ("error", "share")
+    }
     for seed in FRESH_SEEDS:
         record = next(r for r in out if r.arm == arm and r.seed == seed)
         p = store.predictions(record)
-        away = p[start : start + len(editorials)]
-        # The rows are those that the record was scored on (float16: 2e-3 at most).
-        stored = record.metrics["nyt"]["brier"]
-        assert abs(score(away, editorials)["brier"] - stored) < 2e-3
-        for where, part, verdicts in (
-            ("home", p[: len(home)], home),
-            ("away", away, editorials),
-        ):
-            share = verdicts / verdicts.sum(1, keepdims=True)
+        for name, counts in verdicts.items():
+            part = p[rows_of[name], : counts.shape[1]]
+            # The rows are those that the record was scored on (float16: 2e-3 at most).
+            stored = record.metrics[name]["brier"]
+            assert abs(score(part, counts)["brier"] - stored) < 2e-3
+            share = counts / counts.sum(1, keepdims=True)
             best = part.argmax(1)
             stated, wrong = part.max(1), 1 - share[np.arange(len(part)), best]
-            if where == "home":
+            if name == "test":
                 luck = np.random.default_rng([27, seed]).random((len(share), 1))
                 right = ((share.cumsum(1) < luck).sum(1) == best).astype(float)
                 gate = learn_then_test(stated[half], right[half], error=0.2).gate
                 stated, wrong = stated[~half], wrong[~half]
             acts = gate.acts(stated)
-            found[f"{where} share"].append(acts.mean())
-            found[f"{where} error"].append(wrong[acts].mean() if acts.any() else 0.0)
-    return {k: np.array(v) for k, v in found.items()}
+            found["share"][name].append(acts.mean())
+            found["error"][name].append(wrong[acts].mean() if acts.any() else 0.0)
+    return {w: {n: np.array(v) for n, v in part.items()} for w, part in found.items()}
 
 
 gates = {arm: gate_abroad(arm) for arm in ("rlcd", "verdict_nll", "rlvr")}
-pd.DataFrame(
-    {plots.arm_style(a).label: {k: cell(v) for k, v in g.items()} for a, g in gates.items()}
-).T
+pd.concat(
+    {
+        title: pd.DataFrame(
+            {
+                named[name]: {
+                    plots.arm_style(arm).label: cell(found[what][name])
+                    for arm, found in gates.items()
+                }
+                for name in verdicts
+            }
+        )
+        for what, title in (("error", "error among acts"), ("share", "share acted on"))
+    }
+)
 
 # %% [markdown]
 # ## Trained there
@@ -308,8 +326,10 @@ save_numbers(
         "rlvr_low": min(away["rlvr"]),
         "rlvr_high": max(away["rlvr"]),
         "divide": divide,
-        "gate_home": float(gates["rlcd"]["home error"].mean()),
-        "gate_away": float(gates["rlcd"]["away error"].mean()),
+        "gate": {
+            arm: {name: float(v.mean()) for name, v in found["error"].items()}
+            for arm, found in gates.items()
+        },
         "amazon": {
             a: float(values(amazon, a, "ece").mean()) for a in ("rlcd", "rlvr", "verdict_nll")
         },
@@ -335,34 +355,44 @@ save_numbers(
 # %% [markdown]
 # What can be read off:
 #
-# - **The divide travels.** RLVR's ECE exceeds RLCD's by
+# - **The divide travels.** RLVR's ECE exceeds RLCD's by (95 % intervals)
+#   {res}`27_out_of_distribution:divide.amazon:.3f` on product reviews,
 #   {res}`27_out_of_distribution:divide.nyt:.3f` on editorials,
 #   {res}`27_out_of_distribution:divide.tweets:.3f` on tweets and
 #   {res}`27_out_of_distribution:divide.uci_sentences:.3f` on the UCI sentences.
 # - **Calibration does not.** At home the tested threshold of RLCD has an error of
-#   {res}`27_out_of_distribution:gate_home:.3f` among its acts, on editorials
-#   {res}`27_out_of_distribution:gate_away:.3f`, at a promise of at most .2. Test again before acting on
-#   another source.
-# - **On editorials 60,000 outcomes about films bought nothing**: no arm's Brier score is clearly better
-#   there than the warm-up's, and RLVR's is far worse. The extra training added confidence.
+#   {res}`27_out_of_distribution:gate.rlcd.test:.3f` among its acts, at a promise of at most .2. It is
+#   {res}`27_out_of_distribution:gate.rlcd.amazon:.3f` on product reviews,
+#   {res}`27_out_of_distribution:gate.rlcd.tweets:.3f` on tweets and
+#   {res}`27_out_of_distribution:gate.rlcd.nyt:.3f` on editorials; only on the UCI sentences, at
+#   {res}`27_out_of_distribution:gate.rlcd.uci_sentences:.3f`, is the promise kept. RLVR's gate errs as much, since a
+#   tested threshold does not ask what the number under it means. Test again before acting on another source.
+# - **Training at home can cost calibration elsewhere.** On product reviews and editorials RLCD's ECE is
+#   *larger* than that of the warm-up it started from ({numref}`fig-out-ece`), and every trained arm is too sure.
+#   On product reviews it buys a better Brier score all the same. On editorials it buys none: the outcomes about
+#   films add a little accuracy and more confidence than that, and leave RLVR's Brier score far worse than the
+#   warm-up's.
 # - **Trained on product reviews**, RLCD ends at an ECE of {res}`27_out_of_distribution:amazon.rlcd:.3f`,
 #   RLVR at {res}`27_out_of_distribution:amazon.rlvr:.3f`; RLCD minus verdict NLL in Brier score is
 #   {res}`27_out_of_distribution:amazon_gap:.4f`: with settings from elsewhere the verdict loss is the
 #   better one.
-# - **Where labels are certain, the plain outcome may do.** RLVR minus RLCD in Brier score is
+# - **Where nearly every answer is right, the plain outcome may do.** RLVR minus RLCD in Brier score is
 #   {res}`27_out_of_distribution:text_divide.trec:.4f` on TREC, but
-#   {res}`27_out_of_distribution:text_divide.sms_spam:.4f` on SMS: there 99 of 100 answers are right, and a
+#   {res}`27_out_of_distribution:text_divide.sms_spam:.4f` on SMS: there about 99 of 100 answers are right, and a
 #   policy that says 1 is right to. RLCD minus verdict NLL: {res}`27_out_of_distribution:text_gap.trec:.4f` on TREC,
-#   {res}`27_out_of_distribution:text_gap.sms_spam:.4f` on SMS.
+#   {res}`27_out_of_distribution:text_gap.sms_spam:.4f` on SMS, both undecided. (With two options an outcome tells
+#   the label, so that on SMS verdict NLL and full label are one loss.)
 #
 # :::{admonition} What would change my mind
 # :class: warning
 #
 # - *A linear head on frozen embeddings* was asked. A larger model may know more of each case, and by
 #   {prf:ref}`thm-out-shift` that is what travels.
-# - *Sentiment only* for the shift: three of the four sources ask the same question.
-# - *UCI sentences are asked with two options* and other words than the policy was trained with; part of
-#   what is measured there is the wording.
+# - *Sentiment only* for the shift: all four sources ask how positive a text is.
+# - *UCI sentences are asked with two options* and other words than the policy was trained with, and each has
+#   one label; part of what is measured there is the wording.
+# - *A broken promise is no law.* Where the policy is no surer than it should be, as on the UCI sentences, a gate
+#   from elsewhere keeps its promise; nobody knows this before testing there.
 # - *Settings on product reviews were not tuned there*; an arm may lose by its rate.
 # :::
 #
@@ -371,15 +401,16 @@ save_numbers(
 # :::{exercise} A shift that calibration survives
 # :label: ex-out-1
 #
-# Give a shift with $w \ne 1$ under which every calibrated $f$ stays calibrated.
+# Let $f$ be calibrated under $P$. Give a shift with $w \ne 1$ under which it stays calibrated, although
+# $f \ne q$.
 # :::
 #
 # :::{solution} ex-out-1
 # :label: sol-out-1
 # :class: dropdown
 #
-# Any $w$ that depends on $x$ through $f(x)$ alone: the covariance given $f$ is 0. More tickets of the
-# kind that the policy finds hard do no harm; more tickets of the kind where it is wrong do.
+# Any $w$ that depends on $x$ through $f(x)$ alone: the covariance given $f$ is 0. More tickets on which the
+# policy *states* that it is unsure do no harm; more tickets on which it is surer than it should be do.
 # :::
 #
 # :::{exercise} Would a temperature help?
@@ -393,22 +424,24 @@ save_numbers(
 # :label: sol-out-2
 # :class: dropdown
 #
-# Confidence, gap, ECE and Brier score; not the accuracy, nor the order of texts by confidence, and so not
-# the risk-coverage curve: a gate tested on the same labelled editorials acts on the same texts.
+# Confidence, gap, ECE and Brier score; not the accuracy, because the largest of $p_k^{1/T}$ stays the largest. With
+# two options the order of texts by confidence stays as well, and with it the risk-coverage curve: a gate tested on
+# the same labelled editorials would act on the same texts. With three options it may change a little: of
+# $(.5, .5, 0)$ and $(.48, .26, .26)$ the first has the larger top at $T = 1$, the second at $T = \frac12$.
 # :::
 #
 # :::{exercise} Which source is furthest?
 # :label: ex-out-3
 #
-# Rank the sources by how much RLCD's Brier score exceeds that of the warm-up on the same source. What does
-# it say where the difference is positive?
+# Rank the sources by RLCD's Brier score minus that of the warm-up on the same source. What does the sign say?
 # :::
 #
 # :::{solution} ex-out-3
 # :label: sol-out-3
 # :class: dropdown
 #
-# Negative means that 60,000 outcomes about films helped there too:
+# Negative means that the outcomes about films helped there too. Editorials alone are not negative, and their
+# interval includes zero: ten seeds show neither help nor harm there.
 # :::
 
 # %% tags=["hide-input"]

@@ -466,8 +466,8 @@ save_numbers(CHAPTER, numbers)
 # - *First choices are honest.* A drawn label, and the two one-bit forms that ask about the policy's
 #   own choice, state what comes true to within half a percentage point on average.
 # - *At equal bits RLCD and labels tie*: the Brier score of RLCD minus that of labels is
-#   {res}`29_preferences:minus_nll.rlcd.brier.bounds:.4f`, that of the verdict NLL minus that of labels
-#   {res}`29_preferences:minus_nll.verdict_nll.brier.bounds:.4f` (95 %).
+#   {res}`29_preferences:minus_nll.rlcd.brier.bounds:.4f` (95 %). The verdict NLL is a little worse than labels, by
+#   {res}`29_preferences:minus_nll.verdict_nll.brier.bounds:.4f`.
 # - *Drawn rankings are timid*, by {res}`29_preferences:gap.pl_drawn:.3f`, and drawn pairs by
 #   {res}`29_preferences:gap.bt_drawn:.3f`, although every answer came from an honestly drawn person.
 #   Against labels of as many bits the ranking's Brier score is worse by
@@ -476,7 +476,7 @@ save_numbers(CHAPTER, numbers)
 #   {res}`29_preferences:people.nll:,.0f`.
 # - *The counted favourite is too sure*, by {res}`29_preferences:gap.top_counts:.3f`.
 # - *Counted pairs look well* ({res}`29_preferences:ece.bt_counts:.3f`) *for a bad reason*: pairs
-#   make timid, counting makes sure, and here the two cancel. Its Brier score is still worse than a
+#   make timid, counting makes sure, and here the two cancel. Their Brier score is still worse than a
 #   label's by {res}`29_preferences:minus_nll.bt_counts.brier.bounds:.4f`. In counted rankings timidity
 #   wins: they are as far off as drawn ones.
 # - *Accuracy hardly tells them apart*: from {res}`29_preferences:acc_low:.3f` to
@@ -712,10 +712,11 @@ pd.DataFrame(
 #   who rank three options are one person with one mind, and their second places may say something else.
 # - *A richer policy* tells more texts apart, so that the mixtures shrink and rankings become
 #   better. The three hundred texts show that limit, and its price.
-# - *The choice of rates matters little here*, but at {res}`29_preferences:edges` of
-#   {res}`29_preferences:cells` choices the best rate lies at the end of its grid.
-#   Judged by Brier, counted favourites would choose
-#   {res}`29_preferences:early:g` instead, with the same fault.
+# - *The rate moves the sizes.* In the tuning records drawn and counted rankings are timid and the counted favourite
+#   too sure at every rate of the grid, but a higher rate than the chosen one makes drawn rankings less timid. At
+#   {res}`29_preferences:edges` of {res}`29_preferences:cells` choices the best rate lies at the end of its
+#   grid. Judged by Brier, counted favourites would choose {res}`29_preferences:early:g` instead, and be no less
+#   sure.
 # - *Bits are an upper bound* on what an answer tells. Per person, labels beat everything.
 # :::
 #
@@ -734,7 +735,7 @@ pd.DataFrame(
 #
 # With the first place alone ({prf:ref}`thm-prefs-mixture`, 1): it is a label. By the table of what
 # an answer is worth, seven twelfths shrink to one third where the model is true, a
-# factor of 1.75 in noise; where it is not, you lose a bias. A check: in the mixture above, train the
+# factor of 1.75 in information; where it is not, what you lose is a bias. A check: in the mixture above, train the
 # first place of the same rankings.
 # :::
 

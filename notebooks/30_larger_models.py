@@ -16,18 +16,18 @@
 # %% [markdown]
 # # Larger models
 #
-# **The question.** Everything so far ran on small policies. Does the ordering of the arms hold when
+# **Question.** Everything so far ran on small policies. Does the ordering of the arms hold when
 # a language model with {res}`30_larger_models:parameters` or
 # {res}`30_larger_models:qwen_parameters` million weights reads the options and states the
 # probabilities itself?
 #
-# **The answer.** Open: of the {res}`30_larger_models:planned` planned runs
-# {res}`30_larger_models:recorded` are recorded, so all that speaks on the question is a table
-# that others published; one run of that protocol would take an estimated
+# **Answer.** Open: of the {res}`30_larger_models:planned` runs of the comparisons
+# {res}`30_larger_models:recorded` are recorded and no family of them is complete, so all that speaks on the question
+# is a table that others published. The learning rates for the smaller model are chosen. One run of the published protocol would take an estimated
 # {res}`30_larger_models:t4.low:.1f` to {res}`30_larger_models:t4.high:.1f` hours on the smallest GPU
 # considered here (T4, {res}`30_larger_models:typical` tokens a prompt).
 #
-# **After this chapter you can** train the top of a language model on one processor core at a
+# **After this page you can** train the top of a language model on one processor core at a
 # third of the cost and know that it is the same gradient, say what a full fine-tune needs in memory
 # and time before you rent a machine, and start every missing run.
 #
@@ -80,6 +80,7 @@ from rlcd_core import plots
 from rlcd_core.arms import ARMS
 from rlcd_core.extra import cost, grid
 from rlcd_core.extra.families import reference, smol
+from rlcd_core.extra.grid import family_records
 from rlcd_core.policy.letter import LetterPolicy
 from rlcd_core.policy.loading import smollm2_directory
 from rlcd_core.policy.top import TopPolicy
@@ -144,13 +145,13 @@ for ax in axes:
 # %% [markdown]
 # ## What has been recorded, and what has not
 #
-# :::{admonition} Not recorded yet
+# :::{admonition} Not finished
 # :class: important
-# No run of SmolLM2 or Qwen3 on this question has been recorded, and this page shows no result of
-# one. **Question 8 of the book's protocol, whether the ordering found on small policies holds on
-# larger models, is therefore open here.** `rlcd runs FAMILY` records a family of the table; the
+# No comparison of arms on SmolLM2 or Qwen3 is complete, and this page shows no result of
+# one. **Whether the ordering found on small policies holds on
+# larger models is therefore open here.** `rlcd runs FAMILY` records a family of the table; the
 # first three in this order, because each sets the learning rates of the next.
-# Whoever has run one takes its name out of `NEVER_RUN` in `rlcd_core/extra/families`; until then
+# Whoever has finished one takes its name out of `UNFINISHED` in `rlcd_core/extra/families`; until then
 # the package refuses to hand out its records.
 # :::
 #
@@ -161,7 +162,7 @@ for ax in axes:
 
 # %%
 planned = {
-    "smol_trec_start": len(smol.PILOT_RATES),
+    "smol_trec_start": len(smol.START_RATES),
     "smol_trec_pilot": len(smol.PILOT_RATES) * (len(smol.ARM_NAMES) - 1),
     "smol_trec": len(smol.SEEDS) * len(smol.ARM_NAMES),
     "smol_trec_gpu": len(smol.SEEDS) * len(smol.GPU_ARMS),
@@ -338,6 +339,51 @@ pd.DataFrame(
 # {res}`30_larger_models:smol_hours:.0f` hours of one core. They run in float32: a processor without products in
 # bfloat16 imitates them, tens of times slower.
 #
+# ## How the rates were chosen
+#
+# Every run warms up on {res}`30_larger_models:warmup_rows` labelled questions, {res}`30_larger_models:warmup_epochs`
+# times, and then takes steps of {res}`30_larger_models:per_step` outcomes on others. An outcome costs the same whoever
+# asks for it: an arm with one action reads {res}`30_larger_models:per_step` questions a step, the seed recipe, which
+# spends four outcomes on a question, reads one. The warm-up had four learning rates to choose from, and the arms three:
+# {res}`30_larger_models:pilot_steps` steps each, on a seed that no result uses, judged on
+# {res}`30_larger_models:pilot_rows` validation questions, RLVR by accuracy and the others by Brier score. The star marks the choice.
+
+# %%
+pilot = family_records("smol_trec_start") + family_records("smol_trec_pilot")
+
+
+def piloted(name: str) -> dict[str, str]:
+    """What the choice of an arm's rate looked at, the chosen cell marked."""
+    key = "accuracy" if name.startswith("rlvr") else "brier"
+    chosen = smol.chosen_rate(name)
+    scores = {
+        r.config["warmup" if name == "warmup" else "train"]["learning_rate"]: (
+            r.metrics["validation"][key]
+        )
+        for r in pilot
+        if r.arm == name
+    }
+    cells = {
+        f"{rate:g}": f"{scores[rate]:.3f}" + " *" * (rate == chosen)
+        for rate in sorted(scores)
+    }
+    edge = "yes" if chosen in (min(scores), max(scores)) else "no"
+    return {"by": key.replace("brier", "Brier")} | cells | {"on an edge": edge}
+
+
+rates = [f"{rate:g}" for rate in sorted({*smol.START_RATES, *smol.PILOT_RATES})]
+pd.DataFrame(
+    {plots.arm_style(name).label: piloted(name) for name in smol.ARM_NAMES}
+).T.reindex(columns=["by", *rates, "on an edge"]).fillna("")
+
+# %% [markdown]
+# The pilot chooses rates; it compares nothing, because it is one seed and a tenth of the steps. But it says what to
+# expect. The chosen warm-up is right on {res}`30_larger_models:start.accuracy:.2f` of the validation questions and a little too
+# sure (confidence minus accuracy {res}`30_larger_models:start.gap:.3f`, Brier score
+# {res}`30_larger_models:start.brier:.3f`). A choice on the lower edge says that a still lower rate might serve better. And the
+# seed recipes, which see a quarter as many questions a step, lose most of what the warm-up taught at the highest rate,
+# whatever the reward.
+#
 # ## The reference protocol, ready to run
 #
 # The published results that started this book fine-tuned every weight of Qwen3-0.6B-Base
@@ -469,6 +515,12 @@ def smol_seconds() -> float:
     return (len(smol.SEEDS) * total + stored) / reached
 
 
+start = next(
+    r
+    for r in pilot
+    if r.arm == "warmup"
+    and r.config["warmup"]["learning_rate"] == smol.chosen_rate("warmup")
+)
 worst = {
     what: max(abs(row[what]) for row in predicted.values())
     for what in ("time", "memory")
@@ -481,8 +533,16 @@ save_numbers(
     {
         "parameters": round(small.parameters / 1e6),
         "qwen_parameters": round(shape.parameters / 1e6),
-        "planned": sum(planned.values()),
-        "recorded": sum(recorded.values()),
+        "planned": sum(planned[family] for family in grid.UNFINISHED),
+        "recorded": sum(recorded[family] for family in grid.UNFINISHED),
+        "warmup_rows": smol.WARMUP_ROWS,
+        "warmup_epochs": smol.WARMUP_EPOCHS,
+        "per_step": smol.OUTCOMES_PER_STEP,
+        "pilot_steps": smol.PILOT_STEPS,
+        "pilot_rows": smol.ROWS["validation"],
+        "start": {
+            key: start.metrics["validation"][key] for key in ("accuracy", "gap", "brier")
+        },
         "typical": typical,
         "t4": {
             end: hours(t4, typical, share)

@@ -16,15 +16,15 @@
 # %% [markdown]
 # # Ask a question
 #
-# **The question.** What does it look like to ask a language model for a *decision* instead of a
+# **Question.** What does it look like to ask a language model for a *decision* instead of a
 # text, and what are its probabilities worth before anyone has trained them?
 #
-# **The answer.** One call, one forward pass, a typed answer with a probability for every
-# declared option; and before training those probabilities are worth nothing:
-# the model below is right on {res}`40_ask:accuracy:.0%` of tickets where guessing gives
-# {res}`40_ask:chance:.0%`, while it claims {res}`40_ask:confidence:.0%`.
+# **Answer.** One call, one reading of the ticket, a typed answer with a probability for every
+# declared option; and before training those probabilities are worth nothing. The model below
+# names the same letter whatever stands beside it, so it is right on {res}`40_ask:accuracy:.0%` of
+# prompts, where guessing gives {res}`40_ask:chance:.0%`, while it claims {res}`40_ask:confidence:.0%`.
 #
-# **After this chapter you can** put typed questions to a small language model, read the answer
+# **After this page you can** put typed questions to a small language model, read the answer
 # as an object or as JSON, verify that questions do not influence each other, say what one
 # reading of the state saves, ask with a thousand options, and run the two checks, chance and
 # order, that any model must pass before its probabilities mean anything.
@@ -244,9 +244,10 @@ _ = ax.set(xlabel="token that is seen", ylabel="token that looks")
 # Which way is cheapest is a question of counting. A pass costs as much as some tens of tokens, an
 # attention score very little, but the mask of a tree has one for every pair of tokens, hidden or
 # not. The rule of `CostRule` adds the three up and takes the least; one question in one order
-# always takes the plain path. Its two constants are measured, not guessed: over
-# {res}`40_ask:rule_cases` cases the chosen way was {res}`40_ask:rule_regret:.1%` slower than the
-# best one on average, {res}`40_ask:rule_worst:.1%` at worst ({numref}`fig-ask-rule`).
+# always takes the plain path. Its two constants are measured, not guessed. On the
+# {res}`40_ask:rule_cases` cases from which they come the chosen way was {res}`40_ask:rule_regret:.1%` slower than
+# the best one on average, {res}`40_ask:rule_worst:.1%` at worst ({numref}`fig-ask-rule`); other cases
+# were not timed.
 
 # %%
 plan = decider.plan(ticket, list(questions.values()))
@@ -316,11 +317,13 @@ speed = pd.DataFrame(
 speed.rename_axis("times faster than").round(2)
 
 # %% [markdown]
-# On a state of {res}`40_ask:speed_state` tokens, eight questions are answered
+# On a state of {res}`40_ask:speed_state` tokens and one CPU core, eight questions are answered
 # {res}`40_ask:speed_8:.1f` times faster than one by one, {res}`40_ask:speed_share_8:.0%` of
-# what counting tokens allows, $m(S + q)/(S + mq)$; 64 questions {res}`40_ask:speed_64:.0f`
-# times ({res}`40_ask:speed_share_64:.0%`). A constrained decoder reads each prompt anew and
-# returns an option without its probability. In bfloat16, over
+# what counting tokens allows: $m(S + q)/(S + mq)$ for $m$ questions of $q$ tokens on a state of $S$.
+# 64 questions are {res}`40_ask:speed_64:.0f` times faster ({res}`40_ask:speed_share_64:.0%`). The rows
+# between are other ways to ask one question after the other: the bare model read at its letters, its
+# constrained generation, and the library outlines, each of which reads every prompt anew; the last two
+# return an option without its probability. In bfloat16, over
 # {res}`40_ask:half_prompts` prompts, the mean error against float32 is
 # {res}`40_ask:half_shared:.2f` times (shared) and {res}`40_ask:half_tree:.2f` times (tree) that
 # of the plain path, give or take {res}`40_ask:half_error:.2f`.
@@ -369,11 +372,11 @@ pd.DataFrame({"untrained SmolLM2-135M": shown}).round(2)
 # %% [markdown]
 # Read the table as a warning label:
 #
-# - Over {res}`40_ask:prompts` prompts the accuracy is {res}`40_ask:accuracy:.2f`; guessing
-#   gives {res}`40_ask:chance:.2f`. The claimed confidence is {res}`40_ask:confidence:.2f`.
 # - {res}`40_ask:commonest:.0%` of all decisions are the letter
 #   {res}`40_ask:commonest_letter`, wherever the right option stands
-#   ({numref}`fig-ask-letters`). The model reads the letter list, not the options.
+#   ({numref}`fig-ask-letters`). The decision comes from the letter list, not from the options.
+# - So over {res}`40_ask:prompts` prompts the accuracy is {res}`40_ask:accuracy:.2f`, exactly what guessing
+#   gives (exercise 3). The claimed confidence is {res}`40_ask:confidence:.2f`.
 # - Rotating the options changes the decision in {res}`40_ask:flips:.0%` of cases, and moves
 #   {res}`40_ask:distance:.2f` of the probability on average. A probability that depends on the
 #   order of a list is not a probability about the ticket.
@@ -382,10 +385,9 @@ pd.DataFrame({"untrained SmolLM2-135M": shown}).round(2)
 #   knowing nothing, and the accuracy is {res}`40_ask:averaged_accuracy:.2f` on
 #   {res}`40_ask:tickets` tickets. Averaging mends the bias, not the ignorance.
 #
-# Other letter readouts behave alike: on Qwen2.5-0.5B-Instruct the decision is reported to flip
-# on about half of the BoolQ and MMLU items when options are reshuffled (published figures of
-# the repository compared in the chapter on the sources). So a letter readout is a *starting
-# point for training*, never a skill to claim.
+# Another untrained letter readout, Qwen2.5-0.5B-Instruct, is reported to flip on about half of the
+# BoolQ and MMLU items when options are reshuffled (as published by rlcd-lite, one of the sources of
+# {doc}`11_four_things`). So take a letter readout as a *starting point for training*, not as a skill.
 #
 # Averaging is one wrapper, `PermutationAverage(policy, 4)`, and reads the state once for all
 # orders. What it buys, on {res}`40_ask:order_questions` questions with six options (TREC), each
@@ -442,23 +444,20 @@ pd.DataFrame(by_count).T.rename_axis("orders").rename(
 
 # %% tags=["hide-input"]
 fine, words = measured["fine"], measured["words"]
-shown = {
-    "head alone": (
-        fine["head"]["n"],
-        fine["head"]["accuracy"],
-        fine["head"]["log_loss"],
-    ),
-}
+shown = {}
 for name, row in (
+    ("head alone", fine["head"]),
     ("head, then a second head", fine["head_then_second_head"]),
     ("head alone, few rows", fine["few"]["head"]),
     ("head, then letters, few rows", fine["few"]["head_then_letters"]),
     ("letters in groups, few rows", fine["few"]["letters_in_groups"]),
 ):
-    shown[name] = (row["n"], row["accuracy"], row["log_loss"])
-pd.DataFrame(shown, index=["questions", "accuracy", "log loss"]).T.round(3).astype(
-    {"questions": int}
-)
+    shown[name] = {
+        "questions": row["n"],
+        "accuracy": f"{row['accuracy']:.3f}",
+        "log loss": f"{row['log_loss']:.3f}",
+    }
+pd.DataFrame(shown).T
 
 # %% tags=["hide-input"]
 table = {}
@@ -485,7 +484,7 @@ pd.DataFrame(table).round(3)
 # second head that was trained on finalists takes the accuracy from {res}`40_ask:fine_head:.3f`
 # to {res}`40_ask:fine_second:.3f`, less than the standard error of
 # {res}`40_ask:fine_error:.3f`. The untrained letters, given a good list, throw it away: they
-# choose by letter, and averaging over orders brings them little above chance among finalists, no
+# choose by letter, and averaging over orders brings them to about chance among the finalists, no
 # further. *A final is worth having only with a policy that is better than the first stage on
 # the close calls.* The rows that the language model saw are few
 # ({res}`40_ask:staged_rows` of each task), which is enough to see this and not more.
@@ -534,7 +533,12 @@ for name, fault in faults.items():
 # rlcd ask "API latency is at 4 seconds." --noul "page=Page an engineer?"
 # rlcd score tickets.jsonl answers.parquet --questions questions.json --policy desk
 # rlcd serve desk --port 8000        # POST /ask, GET /health, loopback unless told otherwise
+# curl localhost:8000/ask -H 'content-type: application/json' -d '{"state": "API latency is at 4 seconds.",
+#   "questions": {"page": {"kind": "noul", "text": "Page an engineer?"}}}'
 # ```
+#
+# `desk` is a folder as {doc}`43_your_own` makes it, `questions.json` holds what stands behind `"questions"` in the
+# request. Without a folder the packaged SmolLM2 answers.
 #
 # A file is read row by row. Answers are written in parts, and a run that was killed goes on behind the last one:
 # no row is lost and none is there twice. A row that cannot be read is named, and kept with its error if asked:
@@ -559,7 +563,8 @@ print("t1 as above:", written["department.value"][0] == answers["department"].va
 # %% [markdown]
 # The service puts what waits together into batches, refuses with 503 when its queue is full instead of growing it,
 # limits bodies, states, questions, options and time, and logs no state. What both cost, on one core
-# (`tests/bench/score.py`, `tests/bench/service.py`):
+# (`tests/bench/score.py`, `tests/bench/service.py`; *offline* is the library called on the same texts in
+# batches of eight, and a ratio above 1 is no gain to rely on: both are wall times on a shared machine):
 
 # %%
 pd.Series(
@@ -587,9 +592,9 @@ pd.Series(
 #
 # - *{res}`40_ask:tickets` tickets are few.* They are enough to tell chance from competence and a
 #   favourite letter from none; they are not enough to rank two models.
-# - *Larger models read options better.* The published warm-ups of Qwen3-0.6B-Base pick the right
-#   letter on most questions after a hundred supervised steps. Whether they are calibrated is
-#   another matter, and the subject of this book.
+# - *Larger models read options better, or learn to quickly.* Qwen3-0.6B-Base picks the right letter on most questions
+#   after a hundred supervised steps, at a published ECE of .022 {cite:p}`everlcd`. What this page shows is one small
+#   model before any such step.
 # - *The prompt could be better.* A bias to letters can be reduced by wording. It should be
 #   measured for every wording, which is what the table above is for.
 # :::
@@ -628,18 +633,20 @@ assert largest_gap(by_schema, answers) < 1e-5
 print({name: answer.value for name, answer in by_schema.items()})
 
 # %% [markdown]
-# :::{exercise} How large must a sample be to call it chance?
+# :::{exercise} An interval for "chance"
 # :label: ex-ask-2
 #
 # Rotations of one ticket are not independent. Give a 95 % interval for the accuracy that
-# resamples whole tickets, and say whether it holds {res}`40_ask:chance:.2f`.
+# resamples whole tickets. Why has it no width here, and what does that *not* show?
 # :::
 #
 # :::{solution} ex-ask-2
 # :label: sol-ask-2
 # :class: dropdown
 #
-# Bootstrap over tickets, four prompts each:
+# The model says the same letter in all four rotations of every ticket, so every ticket is right exactly once
+# in four, and resampling tickets moves nothing. The interval is about this design, in which a favourite letter
+# has accuracy $1/K$ by construction; it does not show that a policy that reads would be measured so exactly:
 # :::
 
 # %% tags=["hide-input"]

@@ -201,7 +201,7 @@ save_numbers(
 #
 # $$ p \ge \max\bigl(1 - \tfrac ew, \tfrac{w}{w + m}\bigr) , $$ (eq-gates-act)
 #
-# abstain if $p < \min\bigl(\frac em, \frac{w}{w + m}\bigr)$, and escalate between. Escalation is used at
+# abstain if $p < \min\bigl(\frac em, \frac{w}{w + m}\bigr)$ (with $\frac em = \infty$ for $m = 0$), and escalate between. Escalation is used at
 # all if and only if $e < wm/(w + m)$.
 # :::
 #
@@ -361,7 +361,7 @@ save_numbers(
 # :label: alg-gates-ltt
 #
 # From $n$ independent held-out decisions with confidences $v_i$ and outcomes $c_i$, for each threshold $t$ let $n_t$ be the number
-# of rows with $v_i \ge t$, $k_t$ the number of these that are wrong, and
+# of rows with $v_i \ge t$, $k_t$ the number of these that are wrong, $\delta$ the chance with which the promise may fail, and
 #
 # $$ p_t = \Pr\bigl(\operatorname{Bin}(n_t, \alpha) \le k_t\bigr) . $$ (eq-gates-p)
 #
@@ -531,7 +531,7 @@ pd.DataFrame(
 # %% [markdown]
 # **Where it falls short.** With few rows the tested gate often never acts. At error .02 even {res}`41_gates:least.0_02` flawless acts are the
 # least that can show anything; with 500 rows {res}`41_gates:small_none.0_02_500:.0%` of the gates stay shut, and .8 of the oracle's share takes
-# about 4,000 rows at .02, 1,000 at .05 and 500 at .1. This is no weakness of the method so much as of the data: {doc}`10_how_many_outcomes` counts
+# about 4,000 rows at .02, 1,000 at .05 and 500 at .1. That is a limit of the data more than of the method: {doc}`10_how_many_outcomes` counts
 # the same way.
 #
 # ## How much can each arm automate?
@@ -664,7 +664,7 @@ save_numbers(
 )
 
 # %% [markdown]
-# - **The promise holds for every arm, calibrated or not.** Of {res}`41_gates:gates_acting` gates that act,
+# - **The promise asks no arm to be calibrated.** Of {res}`41_gates:gates_acting` gates that act,
 #   {res}`41_gates:gates_over` err more than promised on the other half. (They share one calibration draw, so this is closer to one
 #   trial than to {res}`41_gates:gates_acting`; and the other half is itself a sample.)
 # - **What honest training buys is not safety but work done.** RLCD may automate {res}`41_gates:gain.0_2:.2f`
@@ -823,7 +823,7 @@ save_numbers(
 # - *Costs are known.* If they are not, no gate settles what a wrong act may cost; the tested threshold only says how often.
 # - *The plainer rule may do.* With tens of thousands of rows the lowest threshold that looks good still breaks the rule every other time, but
 #   by very little. What testing adds then is small.
-# - *The order of confidences is all that LTT needs.* If the error among acts is the only use of a policy, the case for calibration is weak: RLVR with a tested gate
+# - *The order of confidences is all that a tested gate needs.* If the error among acts is the only use of a policy, the case for calibration is weak: RLVR with a tested gate
 #   lost {res}`41_gates:gain.0_2:.2f` of share at .2, not its safety. The case rests on costs, on joint decisions, and on numbers that people read.
 # - *Another start.* Testing from the first tenth on is a choice made in the honest world above; where errors are rare, a lower start would pass more often.
 # :::

@@ -16,18 +16,18 @@
 # %% [markdown]
 # # Fields that must agree
 #
-# **The question.** A policy answers each field of a ticket by itself. It calls a ticket critical and
+# **Question.** A policy answers each field of a ticket by itself. It calls a ticket critical and
 # says that no human is needed, although everybody knows that a critical ticket needs one. What
 # should be done with a rule that the policy does not know?
 #
-# **The answer.** Declare it, multiply the fields, strike out what the rule forbids and renormalise.
+# **Answer.** Declare it, multiply the fields, strike out what the rule forbids and renormalise.
 # No contradictory document is left, and where the rule holds in the world the joint log loss cannot
 # rise: for RLCD it falls from {res}`42_fields:loss.rlcd.alone:.3f` to
-# {res}`42_fields:loss.rlcd.rules:.3f`. The price is paid by the single fields, whose honest
-# probabilities are moved; keeping them as they are gives {res}`42_fields:loss.rlcd.matched:.3f`.
-# An overconfident policy is not mended by a rule.
+# {res}`42_fields:loss.rlcd.rules:.3f`. The price is paid by the single fields, whose
+# probabilities are moved. A second way to decode keeps them where they are and still keeps the rule: it gives
+# {res}`42_fields:loss.rlcd.matched:.3f`. An overconfident policy is not mended by a rule.
 #
-# **After this chapter you can** declare rules between named fields, read off marginals, the
+# **After this page you can** declare rules between named fields, read off marginals, the
 # best assignment and a number that says how much the policy contradicted the rules, and
 # say when a rule helps, whom it harms, and what to do with a rule that has exceptions.
 #
@@ -518,7 +518,7 @@ for ax, key, name in zip(axes, ("loss", "brier"), ("joint log loss (nats)", "joi
     ax.set(xlabel=f"change of {name}")
 
 # %% [markdown]
-# **The log loss** falls wherever the policy contradicted the rule, as {prf:ref}`thm-fields-loss` says it must. That it falls *further* with kept
+# **The log loss** falls on every ticket where the product gave mass to what the rule forbids, as {prf:ref}`thm-fields-loss` says it must. That it falls *further* with kept
 # marginals is not a theorem for a policy that is only nearly honest; here it does, for RLCD by
 # {res}`42_fields:more.rlcd.loss:.4f` (matched minus conditioned). For the single fields the proposition's first case is at work:
 
@@ -624,11 +624,13 @@ save_numbers(
 )  # fmt: skip
 
 # %% [markdown]
-# - **The honest heads gain, in every seed.** Conditioning changes RLCD's joint log loss by {res}`42_fields:gap.loss.rlcd.rules:.3f` and its joint Brier score by
+# - **The heads of the proper objectives gain, in every seed.** Conditioning changes RLCD's joint log loss by {res}`42_fields:gap.loss.rlcd.rules:.3f` and its joint Brier score by
 #   {res}`42_fields:gap.brier.rlcd.rules:.3f`; keeping the marginals by {res}`42_fields:gap.loss.rlcd.matched:.3f` and {res}`42_fields:gap.brier.rlcd.matched:.3f`.
-#   Of {res}`42_fields:wins_of` honest runs {res}`42_fields:wins.rules` gain log loss by conditioning, {res}`42_fields:wins.matched` by keeping.
+#   Of the {res}`42_fields:wins_of` runs of RLCD and of the full label {res}`42_fields:wins.rules` gain log loss by conditioning, as they must
+#   ({prf:ref}`thm-fields-loss`), and {res}`42_fields:wins.matched` by keeping, which no theorem promises them.
 # - **The single fields pay for conditioning.** RLCD's log loss of the severity changes by {res}`42_fields:moved.rlcd.severity:.3f`, of the need of a human by
-#   {res}`42_fields:moved.rlcd.needs_human:.3f`. With kept marginals both changes are zero.
+#   {res}`42_fields:moved.rlcd.needs_human:.3f`. With kept marginals both changes are zero, wherever
+#   a joint with these marginals exists.
 # - **Overconfidence turns the rule into a bet.** With logits times four the joint log loss still falls, as it must, by little ({res}`42_fields:gap.loss.loud.rules:.3f`), and the joint
 #   Brier score *rises* by {res}`42_fields:gap.brier.loud.rules:.4f`: of two contradicting fields the louder wins, right or wrong, and the
 #   log loss of the need of a human changes by {res}`42_fields:moved.loud.needs_human:.2f`.
@@ -649,21 +651,21 @@ save_numbers(
 # :::{prf:proposition} The weight that fits
 # :label: prp-fields-soft
 #
-# Let the rule be broken at rate $v$, $0 < v < 1$. The expected joint log loss of $Q_w$ minus that of $Q$ is $\mathbb{E} \log(1 - m + m e^{-w}) + w v$. It is convex
+# Let the rule be broken at rate $v$, $0 < v < 1$, and let $m < 1$ on every ticket, as a softmax has it. The expected joint log loss of $Q_w$ minus that of $Q$ is $\mathbb{E} \log(1 - m + m e^{-w}) + w v$. It is convex
 # in $w$, 0 at $w = 0$ and infinite for the hard rule. Its minimum is where the stated rate of violations is the true one,
-# $\mathbb{E} \frac{m e^{-w}}{1 - m + m e^{-w}} = v$, and lies at some $w > 0$ with a negative value if and only if $\mathbb{E}\, m > v$ (and $m < 1$ with
-# positive probability).
+# $\mathbb{E} \frac{m e^{-w}}{1 - m + m e^{-w}} = v$, and lies at some $w > 0$ with a negative value if and only if $\mathbb{E}\, m > v$.
 # :::
 #
 # :::{prf:proof}
 # :class: dropdown
 #
 # The difference is read off {eq}`eq-fields-soft`. Write $s(w) = m e^{-w} / (1 - m + m e^{-w})$: the derivative is $v - \mathbb{E} s(w)$ and, since $s' = -s(1 - s)$, the
-# second derivative is $\mathbb{E} s (1 - s) \ge 0$. At $w = 0$ the slope is $v - \mathbb{E} m$. If that is negative, the function first falls below 0; as $w \to \infty$
-# the slope tends to $v - \Pr(m = 1)$, and the minimum is where it vanishes, or in the limit. $\square$
+# second derivative is $\mathbb{E} s (1 - s) \ge 0$. At $w = 0$ the slope is $v - \mathbb{E} m$. As $w \to \infty$, $s \to 0$ and
+# the slope tends to $v > 0$. If it is negative at 0, the function falls below 0 first and has its minimum at the $w > 0$ where the slope vanishes; if not, it never
+# falls for $w > 0$. $\square$
 # :::
 #
-# So a fitted soft rule cannot lose in expectation, and fitting it is one equation: `fit_weight`. We let exceptions happen to the labels
+# So the best weight cannot lose in expectation, and it solves one equation: `fit_weight`. We let exceptions happen to the labels
 # of one critical test ticket in twenty, fit the weight of each RLCD run on half of the tickets and judge on the other half.
 
 # %%

@@ -23,8 +23,9 @@
 # **Answer.** Yes: from {res}`43_your_own:rows.trec:,` past decisions with six options each, of which only the
 # outcome is known, `rlcd fit` makes a decider with a Brier score of
 # {res}`43_your_own:trec.brier.outcomes_verdict_NLL:.3f`, where labels for the same rows give
-# {res}`43_your_own:trec.brier.labels:.3f`; the old policy that made the log was right in
-# {res}`43_your_own:trec.old:.0%` of cases, the new one in {res}`43_your_own:trec.accuracy.outcomes_verdict_NLL:.0%`.
+# {res}`43_your_own:trec.brier.labels:.3f`. Its first choice is right in
+# {res}`43_your_own:trec.accuracy.outcomes_verdict_NLL:.0%` of test cases, that of the old policy in
+# {res}`43_your_own:trec.old:.0%` (the log itself, with its random actions, in {res}`43_your_own:trec.right:.0%`).
 # The dearer loss is another one: the outcome of an option that the log did not take is not known,
 # so that fewer rows can prove that the decider may act alone.
 #
@@ -365,7 +366,7 @@ save_numbers("43_your_own", {"lost": more})
 # {res}`43_your_own:lost.outcomes_verdict_NLL.lost:.3f` Brier points with six options. With two options it costs nothing, by (a): the rows of mails in
 # {numref}`fig-own-brier` for labels and for verdict NLL are equal bit for bit.
 #
-# **Weights did not help to learn.** The two arms that weigh by $p_a/\mu_a$ end {res}`43_your_own:lost.propensities_SNIPS.gain:.3f` Brier points *above* the verdict NLL on the same
+# **Weights did not help to learn.** The two arms that weigh by $p_a/\mu_a$ (IPS as it is, SNIPS divided by its mean) end {res}`43_your_own:lost.propensities_SNIPS.gain:.3f` Brier points *above* the verdict NLL on the same
 # outcomes, and RLCD without weights does not. The smallest propensity is {res}`43_your_own:trec.least:.3f`, so that a few rows carry a step, and a head that sees the text
 # has little bias for weights to remove. (One rate and five passes for every arm, none tuned; with a larger budget the gap may close.) What propensities are worth is the measurement in (c): without them
 # a log cannot say how good the new policy would be over all cases.
@@ -565,7 +566,7 @@ assert right[other & (outcome == 1)].sum() == 0 < right[other & (outcome == 0)].
 # :::{exercise} Labels for a few
 # :label: ex-own-4
 #
-# A colleague labels 100 rows of the log. Put a `label` on them and fit again. How many rows of the gate's part are judged now, and why is labelling the *gate's* rows worth more than labelling others?
+# A colleague labels 100 rows of the log. Put a `label` on them and fit again. Are more rows of the gate's part judged now, and why is labelling the *gate's* rows worth more than labelling others?
 # :::
 #
 # :::{solution-start} ex-own-4
@@ -573,12 +574,13 @@ assert right[other & (outcome == 1)].sum() == 0 < right[other & (outcome == 0)].
 # :class: dropdown
 # :::
 #
-# A labelled row is judged whatever was taken. In training an outcome already tells much of what a label does; for the gate an outcome of another option tells nothing.
+# Yes: a labelled row is judged whatever was taken (the cell asserts it). In training an outcome already tells much of what a label does; for the gate an outcome of another option tells nothing.
 
 # %% tags=["hide-input"]
 some = [{**row, "label": options[y] if k % 12 == 0 else ""} for k, (row, y) in enumerate(zip(rows, labels, strict=True))]
 mixed = fit(write("mixed.csv", some), folder / "mixed", config)
 print(mixed.report["trained"])
+print("rows that judge the gate:", report["gate"]["n"], "before,", mixed.report["gate"]["n"], "now")
 assert mixed.report["gate"]["n"] > report["gate"]["n"]
 
 # %% [markdown]

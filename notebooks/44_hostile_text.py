@@ -448,7 +448,7 @@ save_numbers("44_hostile_text", {"price": price})
 # {res}`44_hostile_text:pairs.hardened_head.special_tokens.push.mean:.2f` for special tokens. (The third, a repeated letter, says nothing to a head, which sees no letters.)
 #
 # One suspicion is that the hardened head has learned to *distrust whatever is named*, since each lesson named a wrong department. Then an order that names the right one would turn it away. With such an order it is right on
-# {res}`44_hostile_text:right.hardened.mean:.1%` of tickets, against {res}`44_hostile_text:hardened.accuracy.bare:.1%` without any text: if it distrusts names, then not by much.
+# {res}`44_hostile_text:right.hardened.mean:.1%` [{res}`44_hostile_text:right.hardened.low:.1%`, {res}`44_hostile_text:right.hardened.high:.1%`] of tickets, against {res}`44_hostile_text:hardened.accuracy.bare:.1%` without any text: if it distrusts names, then not by much.
 #
 # But hardening had **a price**. On clean tickets the hardened head is right less often (difference of the accuracies {res}`44_hostile_text:price.bare.mean:.3f`
 # [{res}`44_hostile_text:price.bare.low:.3f`, {res}`44_hostile_text:price.bare.high:.3f`]), and far less often on tickets that end in *neutral* sentences, which neither head had met ({res}`44_hostile_text:price.neutral.mean:.3f`
@@ -502,7 +502,7 @@ save_numbers(
 #
 # ## What a gate does under attack
 #
-# Set a gate as in {doc}`41_gates`, on clean tickets with known outcomes, with a promise of at most .05 wrong among its acts. Half of the tickets set it; the other half, with the text, judge it; then the other way round.
+# Set a gate as in {doc}`41_gates`, on clean tickets with known outcomes, with a promise of at most .05 wrong among its acts ($\delta = .1$). Half of the tickets set it; the other half, with the text, judge it; then the other way round.
 
 # %% mystnb={"figure": {"caption": "Wrong acts among all acts of a gate that was tested on clean tickets to keep them below .05 (dotted): share with Wilson 95 % interval, and the counts on the right. Grey: clean tickets and neutral text.", "name": "fig-hostile-gate"}, "image": {"alt": "Two panels of dots with intervals for clean tickets, six families and neutral text. Head: clean tickets near 0.02, below the dotted line at 0.05; instructions near 0.21; fake answer, fake options and repeated option above 0.1. Hardened: every family at 0.02 or less, neutral text alone a little above the line."}} tags=["hide-input"]
 ALLOWED = 0.05
@@ -811,7 +811,7 @@ for c in ("instructions", "fake options", "repeated option"):
 # :class: dropdown
 # :::
 #
-# A family is a function of the question and the option argued for. Measured as `audit` does it, plain politeness with a department's name in it goes about half the way:
+# A family is a function of the question and the option argued for. Measured as `audit` does it, plain politeness with a department's name in it goes part of the way:
 
 
 # %% tags=["hide-input"]
@@ -845,6 +845,7 @@ print("less far than the order:", bool(forged < push["instructions"] - 0.02))
 # :::
 #
 # Resampling zeros gives zeros, whatever the truth. If the rate is $r$, no flip among $n$ has the chance $(1 - r)^n$, so that $r \le 1 - .05^{1/n}$, about $3/n$ (compare {ref}`ex-outcomes-1`).
+# The tables of this page show Wilson's interval, which is two-sided and ends a little higher.
 
 # %% tags=["hide-input"]
 bound = 1 - 0.05 ** (1 / len(labels))
@@ -867,7 +868,7 @@ assert abs(bound - 3 / len(labels)) < 1e-3 and abs(least * 0.001 - 3) < 0.01
 # :class: dropdown
 # :::
 #
-# Neutral lessons take back much of what hostile lessons did to neutral text, and leave the protection in place. Training twice as long on clean tickets protects nothing. (The same eight sentences serve in lessons and test, in other mixtures, which flatters.)
+# Neutral lessons calm the answer to neutral text again and still stop more than half of the flips. Training twice as long on clean tickets does not stop as many. (The same eight sentences serve in lessons and test, in other mixtures, which flatters.)
 
 # %% tags=["hide-input"]
 rng = np.random.default_rng(5)

@@ -74,6 +74,8 @@ def _one(name: str, fresh: bool, update_lock: bool) -> str:
     if name == "smollm2":
         from rlcd_core.policy.loading import smollm2_directory  # imports torch
 
+        if fresh:
+            fetch(name)  # a converted model would hide what it was converted from
         return f"converted once into {smollm2_directory()}"
     if manifest.kind == "model":
         return f"fetched into {fetch(name)}"
@@ -357,7 +359,7 @@ def serve(
         app_ = service.make_app(
             decider,
             limits=limits,
-            model=folder.name if folder else "SmolLM2-135M-Instruct",
+            model=folder.resolve().name if folder else "SmolLM2-135M-Instruct",
             files=files,
         )
         service.serve(app_, host, port)

@@ -9,9 +9,13 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, logsumexp
 
+from rlcd_core.metrics import as_target
+
 # A temperature outside this range says that the logits carry nothing (or everything);
 # the fit stops there and reports it.
 BOUNDS = (0.05, 20.0)
+# Anything this small is a masked option, not a probability.
+_MASKED = -1e8
 
 
 @dataclass(frozen=True)
@@ -34,10 +38,6 @@ class Temperature:
         log_probs = np.asarray(log_probs, dtype=np.float64)
         scaled = np.where(log_probs <= _MASKED, -np.inf, log_probs / self.value)
         return np.exp(log_softmax(scaled, axis=-1))
-
-
-# Anything this small is a masked option, not a probability.
-_MASKED = -1e8
 
 
 def fit_temperature(
@@ -66,25 +66,20 @@ def fit_temperature(
     Raises
     ------
     ValueError
-        For an unknown objective, empty or non-finite input, labels outside 0..K-1,
-        soft targets that are no distributions, a row with every option masked, or
-        bounds that are not positive with 1 between them.
+        For an unknown objective, empty or non-finite input, labels that are no option
+        of their row, soft targets that are no distributions, a row with every option
+        masked, or bounds that are not positive with 1 between them.
 
     Notes
     -----
     Guo et al. (2017), section 4.2. The objective may have several minima for Brier, so
     a grid brackets the search.
     """
-    log_probs, allowed = _logits(log_probs)
-    q = _soft(np.asarray(targets), log_probs.shape)
-    if (q[~allowed] > 0).any():
-        raise ValueError("a target puts weight on a masked option")
+    log_probs, allowed, q = _checked(log_probs, targets)
     measure = {"nll": _nll, "brier": _brier}.get(objective)
     if measure is None:
         raise ValueError(f"objective {objective!r} is not 'nll' or 'brier'")
-    return _search(
-        log_probs, allowed, objective, lambda p: measure(p, q, allowed), bounds
-    )
+    return _search(log_probs, allowed, objective, lambda p: measure(p, q), bounds)
 
 
 def fit_verdict_temperature(
@@ -112,13 +107,10 @@ def fit_verdict_temperature(
     ValueError
         As `fit_temperature`, and for outcomes other than 0 and 1.
     """
-    log_probs, allowed = _logits(log_probs)
-    taken = _soft(np.asarray(actions), log_probs.shape)
+    log_probs, allowed, taken = _checked(log_probs, actions)
     right = np.asarray(outcomes)
     if right.shape != log_probs.shape[:1] or not np.isin(right, (0, 1)).all():
         raise ValueError(f"outcomes must be {len(log_probs)} values 0 or 1")
-    if (taken[~allowed] > 0).any():
-        raise ValueError("an action is a masked option")
     # A wrong action says that one of the others is right.
     told = np.where(right[:, None] == 1, taken, 1 - taken) > 0
 
@@ -136,8 +128,6 @@ def _search(
     bounds: tuple[float, float],
 ) -> Temperature:
     """The temperature that is best by ``measure(log-probabilities (n, K))``."""
-    if not allowed.any(-1).all():
-        raise ValueError(f"row {int(allowed.any(-1).argmin())}: all options are masked")
     if not (0 < bounds[0] <= 1 <= bounds[1] < np.inf and bounds[0] < bounds[1]):
         raise ValueError(f"bounds {bounds} must be positive, with 1 between them")
 
@@ -162,8 +152,10 @@ def _search(
     return Temperature(float(np.exp(log_t)), objective, before, after, bool(edge))
 
 
-def _logits(log_probs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Checked log-probabilities (n, K), and which of them are options."""
+def _checked(
+    log_probs: np.ndarray, targets: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Log-probabilities, which of them are options, and targets, each (n, K)."""
     log_probs = np.asarray(log_probs, dtype=np.float64)
     if log_probs.ndim != 2 or not len(log_probs):
         raise ValueError(
@@ -171,33 +163,21 @@ def _logits(log_probs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         )
     if not np.isfinite(log_probs).all():
         raise ValueError("log_probs hold NaN or infinity; mask options with -1e9")
-    return log_probs, log_probs > _MASKED
-
-
-def _soft(targets: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    if targets.ndim == 2:
-        soft = targets.astype(np.float64)
-        ok = soft.shape == shape and (soft >= 0).all()
-        if not ok or (abs(soft.sum(-1) - 1) > 1e-4).any():
-            raise ValueError(
-                f"soft targets must be {shape}, not negative, each row with sum 1"
-            )
-        return soft
-    if targets.dtype.kind not in "iu":
-        raise ValueError(f"labels are {targets.dtype}; pass integers, or (n, K) rows")
-    labels = targets.astype(np.int64)
-    if labels.shape != shape[:1] or labels.min() < 0 or labels.max() >= shape[1]:
+    if np.shape(targets)[:1] != log_probs.shape[:1]:
         raise ValueError(
-            f"labels must be {shape[0]} integers in 0..{shape[1] - 1}, got shape "
-            f"{labels.shape} with values {labels.min()}..{labels.max()}"
+            f"targets of shape {np.shape(targets)} are not one for each of "
+            f"{len(log_probs)} rows"
         )
-    return np.eye(shape[1])[labels]
+    allowed = log_probs > _MASKED
+    if not allowed.any(-1).all():
+        raise ValueError(f"row {int(allowed.any(-1).argmin())}: all options are masked")
+    return log_probs, allowed, as_target(targets, allowed)
 
 
-def _nll(log_p: np.ndarray, q: np.ndarray, allowed: np.ndarray) -> float:
-    return float(-(q * np.where(allowed, log_p, 0.0)).sum(-1).mean())
+def _nll(log_p: np.ndarray, q: np.ndarray) -> float:
+    return float(-(q * np.where(q > 0, log_p, 0.0)).sum(-1).mean())
 
 
-def _brier(log_p: np.ndarray, q: np.ndarray, allowed: np.ndarray) -> float:
+def _brier(log_p: np.ndarray, q: np.ndarray) -> float:
     p = np.exp(log_p)
     return float(((p**2).sum(-1) - 2 * (p * q).sum(-1) + 1).mean())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 
 from rlcd_core.export import Export, is_export, load_export
 from rlcd_core.joint import Joint, JointAnswers, Rule
-from rlcd_core.policy.base import PolicyError
+from rlcd_core.policy.base import PolicyError, evaluating
 from rlcd_core.policy.letter import LetterPolicy, warn_of_mass
 from rlcd_core.policy.passes import CostRule, Plan, plan, state_log_probs
 from rlcd_core.schema import (
@@ -19,8 +19,7 @@ from rlcd_core.schema import (
     Question,
     SchemaError,
     make_answer,
-    name_questions,
-    questions_from_schema,
+    questions_of,
     render_state,
 )
 
@@ -40,7 +39,7 @@ class Decider:
         On a GPU, where a short pass is all launches, pass one with ``pass_tokens`` of
         a few hundred.
     least_mass : float
-        Warn once, at the first call, if the labels of a letter policy together have
+        Warn once, at the first answer, if the labels of a letter policy together have
         less than this share of the vocabulary's probability: the model then hardly
         means to answer with a label, and what is renormalised is noise. 0 for a
         policy that was trained on the labels alone, which leaves their mass free.
@@ -129,11 +128,7 @@ class Decider:
             The policy cannot read a prompt: too long, too many options, NaN logits.
         """
         if isinstance(questions, Mapping):
-            named = (
-                questions_from_schema(questions)
-                if questions.get("type") == "object" and "properties" in questions
-                else name_questions(questions)
-            )
+            named = questions_of(questions)
             # Rules are checked before anything is computed.
             joint = None if rules is None else Joint(named, rules)
             answers = self.ask(state, list(named.values()))
@@ -161,16 +156,6 @@ class Decider:
             for question, row in zip(questions, rows, strict=True)
         ]
 
-    def ask_many(
-        self, requests: Iterable[tuple[Any, Sequence[Question] | Mapping[str, Any]]]
-    ) -> Iterator[list[Answer] | dict[str, Answer]]:
-        """Answer (state, questions) pairs one after the other, as they are asked for.
-
-        Nothing is kept from one pair to the next, so that the memory does not grow.
-        """
-        for state, questions in requests:
-            yield self.ask(state, questions)
-
     def probabilities(
         self, state: Any, questions: Sequence[Question]
     ) -> list[list[float]]:
@@ -182,12 +167,8 @@ class Decider:
         """
         if self._weighed or self.least_mass <= 0:
             return self._rows(state, questions)
+        rows, masses = self._weigh(state, questions)
         self._weighed = True
-        readers = self._readers()
-        with ExitStack() as stack:
-            kept = [stack.enter_context(reader.weighing()) for reader in readers]
-            rows = self._rows(state, questions)
-        masses = [mass for of_reader in kept for mass in of_reader]
         if masses:
             warn_of_mass(float(torch.cat(masses).mean()), self.least_mass, 4)
         return rows
@@ -217,33 +198,28 @@ class Decider:
         PolicyError
             The policy reads no labels.
         """
-        readers = self._readers()
-        if not readers:
+        _, masses = self._weigh(state, questions)
+        if not masses:
             raise PolicyError(
                 f"{type(self.policy).__name__} reads no labels, so that they have no "
                 "mass: ask it of a decider over a letter policy."
             )
+        return float(torch.cat(masses).mean())
+
+    def _weigh(
+        self, state: Any, questions: Sequence[Question]
+    ) -> tuple[list[list[float]], list[torch.Tensor]]:
+        """Probabilities, and the label masses seen by the letter policies inside."""
+        parts = getattr(self.policy, "modules", tuple)()
+        readers = [part for part in parts if isinstance(part, LetterPolicy)]
         with ExitStack() as stack:
             kept = [stack.enter_context(reader.weighing()) for reader in readers]
-            self._rows(state, questions)
-        return float(torch.cat([m for of_reader in kept for m in of_reader]).mean())
-
-    def _readers(self) -> list[LetterPolicy]:
-        """The letter policies under this one's wrappers."""
-        if not isinstance(self.policy, torch.nn.Module):
-            return []
-        return [m for m in self.policy.modules() if isinstance(m, LetterPolicy)]
+            rows = self._rows(state, questions)
+        return rows, [mass for masses in kept for mass in masses]
 
     def _rows(self, state: Any, questions: Sequence[Question]) -> list[list[float]]:
-        training = getattr(self.policy, "training", False)
-        if training:
-            self.policy.eval()
-        try:
-            with torch.inference_mode():
-                log_p = state_log_probs(
-                    self.policy, state, questions, self.rule, self.batch_size
-                )
-        finally:
-            if training:
-                self.policy.train()
+        with evaluating(self.policy):
+            log_p = state_log_probs(
+                self.policy, state, questions, self.rule, self.batch_size
+            )
         return log_p.float().exp().tolist()

@@ -96,18 +96,40 @@ class _Groups:
     chance: Tensor
 
 
+def _distribution(name: str, values: Vector) -> Tensor:
+    p = torch.as_tensor(values, dtype=torch.float64)
+    # Written so that NaN fails.
+    if not (p.ndim == 1 and p.min() >= 0 and abs(float(p.sum()) - 1) <= 1e-9):
+        raise ValueError(f"{name} must be a distribution, got {p.tolist()}")
+    return p
+
+
 def _enumerate(
+    objective: Objective,
     q: Tensor,
     group_size: int,
     shared_outcome: bool,
     replacement: bool,
-    channel: Channel,
+    channel: Channel | None,
     merge_orders: bool,
 ) -> _Groups:
     """All groups of draws (action, bit), for each label that may judge them.
 
     A shared label is drawn once; otherwise it is summed out of every bit.
     """
+    if objective.couples_rows:
+        raise ValueError(
+            f"objective {objective.name!r} normalises over the batch: its rows cannot "
+            "be enumerated one by one"
+        )
+    if objective.needs == "label" and not shared_outcome:
+        raise ValueError("a label objective needs shared_outcome=True")
+    if not 1 <= group_size <= (group_size if replacement else len(q)):
+        raise ValueError(
+            f"group_size {group_size} must be at least 1, and without replacement at "
+            f"most {len(q)}"
+        )
+    channel = channel or Channel()
     seen = torch.tensor([channel.wrong, channel.right], dtype=torch.float64)
     if shared_outcome:
         hit = torch.eye(len(q), dtype=torch.int64)
@@ -155,16 +177,11 @@ def _directions(
     extra: dict[str, Tensor],
 ) -> tuple[Tensor, Tensor]:
     """Weights (P, R) and ascent directions (P, R, K) of all groups at z (P, K)."""
-    if objective.couples_rows:
-        raise ValueError(
-            f"objective {objective.name!r} normalises over the batch: its rows cannot "
-            "be enumerated one by one"
-        )
     mu = p = torch.softmax(z, -1)
     if callable(behaviour):
         mu = behaviour(p)
     elif behaviour is not None:
-        mu = torch.as_tensor(behaviour, dtype=torch.float64).expand_as(p)
+        mu = _distribution("behaviour", behaviour).expand_as(p)
     propensity = drawn = mu[:, groups.actions]
     if not replacement:
         drawn = drawn / (1 - (drawn.cumsum(-1) - drawn))
@@ -222,8 +239,9 @@ def moments(
     Raises
     ------
     ValueError
-        If p and q are not distributions of one length, if a label objective is asked
-        for with independent outcomes, or if the objective couples rows.
+        If p and q are not distributions of one length, if the group is empty or larger
+        than replacement allows, if a label objective is asked for with independent
+        outcomes, or if the objective couples rows.
 
     Examples
     --------
@@ -232,19 +250,11 @@ def moments(
     >>> [round(v, 3) for v in m.mean.tolist()], round(m.trace, 3)
     ([0.2, -0.2], 0.045)
     """
-    p, q = (torch.as_tensor(v, dtype=torch.float64) for v in (p, q))
-    if p.shape != q.shape or p.ndim != 1:
+    p, q = _distribution("p", p), _distribution("q", q)
+    if p.shape != q.shape:
         raise ValueError("p and q must be vectors of one length")
-    for name, v in (("p", p), ("q", q)):
-        # Written so that NaN fails.
-        if not (v.min() >= 0 and abs(float(v.sum()) - 1) <= 1e-9):
-            raise ValueError(f"{name} must be a distribution, got {v.tolist()}")
-    if group_size < 1:
-        raise ValueError(f"group_size {group_size} must be at least 1")
-    if objective.needs == "label" and not shared_outcome:
-        raise ValueError("a label objective needs shared_outcome=True")
     groups = _enumerate(
-        q, group_size, shared_outcome, replacement, channel or Channel(), False
+        objective, q, group_size, shared_outcome, replacement, channel, False
     )
     weight, direction = _directions(
         objective, _log(p)[None], groups, behaviour, replacement, extra
@@ -303,15 +313,16 @@ def field(
 ) -> Field:
     """The mean direction as a function of logits, ``z (P, K) -> (P, K)``.
 
-    Arguments as in `moments`. The orders of a group are merged, which holds for every
-    objective of `rewards` and is checked against `moments` in the tests.
+    Arguments and errors as in `moments`. The orders of a group are merged, which holds
+    for every objective of `rewards` and is checked against `moments` in the tests.
     """
     groups = _enumerate(
-        torch.as_tensor(q, dtype=torch.float64),
+        objective,
+        _distribution("q", q),
         group_size,
         shared_outcome,
         replacement,
-        channel or Channel(),
+        channel,
         replacement,
     )
 

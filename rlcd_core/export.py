@@ -29,7 +29,13 @@ from torch import Tensor, nn
 from rlcd_core.calibrate import Temperature
 from rlcd_core.data.manifest import cache_dir, sha256_of
 from rlcd_core.gates import Gate, Guarantee
-from rlcd_core.policy.base import Batch, PolicyError, Prepared, masked_log_softmax
+from rlcd_core.policy.base import (
+    Batch,
+    PolicyError,
+    Prepared,
+    evaluating,
+    masked_log_softmax,
+)
 from rlcd_core.policy.encoder import Encoder
 from rlcd_core.policy.head import DecisionHead
 from rlcd_core.policy.letter import LetterPolicy
@@ -40,12 +46,19 @@ from rlcd_core.policy.passes import Work
 from rlcd_core.policy.spans import SpanHead
 from rlcd_core.policy.verbatim import VerbatimPolicy
 from rlcd_core.rewards import MASKED
-from rlcd_core.schema import Noul, name_questions, render_prefix, render_state
+from rlcd_core.schema import (
+    Noul,
+    is_schema,
+    questions_of,
+    render_prefix,
+    render_state,
+)
 
 FORMAT = 1
 MANIFEST, DECISION, CARD = "manifest.json", "decision.json", "README.md"
 # What an export may hold. A pickle can run code when it is read, whatever its name.
-_SUFFIXES = {".safetensors", ".json", ".jinja", ".txt", ".model", ".md", ".html"}
+_PAGES = {".html", ".json", ".md", ".txt"}
+_SUFFIXES = {".safetensors", ".jinja", ".model"} | _PAGES
 _ENCODER_FILES = (
     "config.json model.safetensors tokenizer.json tokenizer_config.json "
     "special_tokens_map.json vocab.txt"
@@ -184,8 +197,6 @@ class LabelRowsPolicy(LetterPolicy):
             "this one with least_mass=0"
         )
 
-    mass_of = _mass
-
 
 # --- Policies to files and back --------------------------------------------------
 
@@ -253,24 +264,6 @@ def _read_head(told: Mapping[str, Any], folder: Path) -> DecisionHead:
     return head
 
 
-def _write_spans(policy: SpanHead, folder: Path, copy: bool) -> dict[str, Any]:
-    dtype = _save_model(policy.model, policy.encoder.tokenizer, folder / "model")
-    rows = {"query": policy.query, "key": policy.key}
-    _save_tensors(rows, folder / "head.safetensors")
-    options = {"rank": policy.rank, **_prompt_options(policy)}
-    return {"dtype": dtype, "options": options}
-
-
-def _read_spans(told: Mapping[str, Any], folder: Path) -> SpanHead:
-    parts = _read_model(folder / "model", "encoder", told)
-    policy = SpanHead(*parts, **told["options"])
-    rows = load_file(folder / "head.safetensors")
-    with torch.no_grad():
-        policy.query.copy_(rows["query"])
-        policy.key.copy_(rows["key"])
-    return policy
-
-
 def _prompt_options(policy: Any, tail: int = 0) -> dict[str, Any]:
     limit = policy.encoder.max_tokens
     limit = None if limit is None else limit + tail
@@ -314,22 +307,29 @@ def _read_letter(told: Mapping[str, Any], folder: Path) -> LabelRowsPolicy:
 
 def _write_whole(policy: Any, folder: Path, copy: bool) -> dict[str, Any]:
     dtype = _save_model(policy.model, policy.encoder.tokenizer, folder / "model")
-    if isinstance(policy, VerbatimPolicy):
-        options = {"length": policy.length, "prior": policy.prior}
-        options |= _prompt_options(policy)
-    else:
-        options = _label_options(policy) | {"apart": policy.apart}
+    match policy:
+        case VerbatimPolicy():
+            options = {"length": policy.length, "prior": policy.prior}
+            options |= _prompt_options(policy)
+        case MaskedPolicy():
+            options = _label_options(policy) | {"apart": policy.apart}
+        case SpanHead():
+            options = {"rank": policy.rank} | _prompt_options(policy)
+            rows = {"query": policy.query, "key": policy.key}
+            _save_tensors(rows, folder / "head.safetensors")
     return {"dtype": dtype, "options": options}
 
 
-def _read_masked(told: Mapping[str, Any], folder: Path) -> MaskedPolicy:
-    parts = _read_model(folder / "model", "masked", told)
-    return MaskedPolicy(*parts, **told["options"])
-
-
-def _read_verbatim(told: Mapping[str, Any], folder: Path) -> VerbatimPolicy:
-    parts = _read_model(folder / "model", "causal", told)
-    return VerbatimPolicy(*parts, **told["options"])
+def _read_whole(told: Mapping[str, Any], folder: Path) -> Any:
+    make, model = {
+        "verbatim": (VerbatimPolicy, "causal"),
+        "masked": (MaskedPolicy, "masked"),
+        "spans": (SpanHead, "encoder"),
+    }[told["kind"]]
+    policy = make(*_read_model(folder / "model", model, told), **told["options"])
+    if make is SpanHead:  # the rows beside its model
+        policy.load_state_dict(load_file(folder / "head.safetensors"), strict=False)
+    return policy
 
 
 def _write_order(policy: PermutationAverage, folder: Path, copy: bool) -> Any:
@@ -346,10 +346,10 @@ def _read_order(told: Mapping[str, Any], folder: Path) -> PermutationAverage:
 # since its label rows sit behind a layer of its own and are usually tied.
 _KINDS: dict[str, tuple[tuple[type, ...], Any, Any]] = {
     "head": ((DecisionHead,), _write_head, _read_head),
-    "spans": ((SpanHead,), _write_spans, _read_spans),
+    "spans": ((SpanHead,), _write_whole, _read_whole),
     "letter": ((LetterPolicy, LabelRowsPolicy), _write_letter, _read_letter),
-    "masked": ((MaskedPolicy,), _write_whole, _read_masked),
-    "verbatim": ((VerbatimPolicy,), _write_whole, _read_verbatim),
+    "masked": ((MaskedPolicy,), _write_whole, _read_whole),
+    "verbatim": ((VerbatimPolicy,), _write_whole, _read_whole),
     "order": ((PermutationAverage,), _write_order, _read_order),
 }
 
@@ -427,7 +427,8 @@ def export(
         Of a decision head: copy the encoder in (91 MB for the packaged one) instead of
         referring to the packaged one by its hashes.
     pages : mapping of str to str, optional
-        Further text files, such as an audit page; names end in .html, .md or .txt.
+        Further text files, such as an audit page; names end in .html, .json, .md or
+        .txt.
 
     Returns
     -------
@@ -437,7 +438,10 @@ def export(
     Raises
     ------
     ExportError
-        The folder exists, or the policy cannot be exported; the message tells why.
+        The folder exists, a page has the name of another file, or the policy cannot
+        be exported; the message tells why.
+    SchemaError
+        The questions are invalid.
     OSError
         The disk is full or cannot be written; nothing is left behind.
     """
@@ -449,11 +453,11 @@ def export(
         )
     if isinstance(policy, Calibrated):
         raise ExportError("pass the policy itself, and its temperature as temperature=")
-    schema = questions is not None and "properties" in questions
+    schema = is_schema(questions)
+    named = {} if questions is None else questions_of(questions)  # also checks a schema
+    told = {name: question.to_dict() for name, question in named.items()}
     decision: dict[str, Any] = {
-        "questions": questions
-        if schema or questions is None
-        else {name: q.to_dict() for name, q in name_questions(questions).items()},
+        "questions": questions if schema else told or None,
         "schema": schema,
         "temperature": None if temperature is None else asdict(temperature),
         "gates": {name: asdict(gate) for name, gate in (gates or {}).items()},
@@ -467,13 +471,18 @@ def export(
         decision["prompts"] = _prompts(policy)
         _compare(policy, _read_policy(decision["policy"], building))
         for name, text in (pages or {}).items():
-            if Path(name).name != name or Path(name).suffix not in _SUFFIXES:
-                raise ExportError(f"page {name!r}: use a plain name such as audit.html")
+            taken = (building / name).exists() or name in (MANIFEST, DECISION, CARD)
+            plain = Path(name).name == name and Path(name).suffix in _PAGES
+            if taken or not plain:
+                raise ExportError(
+                    f"page {name!r}: use a plain name such as audit.html, other than "
+                    "those of the export's own files"
+                )
             _write(building / name, text)
         _write(building / DECISION, _json(decision))
-        _write(building / CARD, render_card(decision, card, questions))
+        _write(building / CARD, render_card(decision, card))
         _write(building / MANIFEST, _json(_manifest(building)))
-        for path in [*_files(building), building]:
+        for path in [*building.rglob("*"), building]:
             path.chmod(0o755 if path.is_dir() else 0o644)
             _sync(path)
         os.rename(building, folder)  # on one disk: all of it at once
@@ -490,13 +499,10 @@ def export(
 def _compare(policy: Any, back: Any) -> None:
     """Refuse an export whose answers are not the policy's to the last bit."""
     items = [(state, _ASKED) for state in _PROBES]
-    training = policy.training
-    device = next(policy.parameters()).device
     rows = []
-    with torch.inference_mode():
-        for one in (policy.eval(), back.to(device).eval()):
+    for one in (policy, back.to(next(policy.parameters()).device)):
+        with evaluating(one):
             rows.append(one.log_probs(one.prepare(items).take(range(len(items)))))
-    policy.train(training)
     if not torch.equal(*rows):
         raise ExportError(
             "the loaded policy does not answer as this one does (largest change "
@@ -520,11 +526,14 @@ def _sync(path: Path) -> None:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    # In the order given: questions are asked, and answered, in theirs.
+    return json.dumps(value, indent=1, allow_nan=False) + "\n"
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if not path.is_dir())
+    # A link to a folder counts as a file, so that nothing comes in through it.
+    paths = folder.rglob("*")
+    return sorted(path for path in paths if path.is_symlink() or not path.is_dir())
 
 
 def _digest(manifest: Mapping[str, Any]) -> str:
@@ -542,18 +551,15 @@ def _manifest(folder: Path) -> dict[str, Any]:
     return {**manifest, "sha256": _digest(manifest)}
 
 
-def render_card(
-    decision: Mapping[str, Any], card: Card, questions: Mapping[str, Any] | None
-) -> str:
+def render_card(decision: Mapping[str, Any], card: Card) -> str:
     """The model card, Markdown, from what is exported and what `Card` adds."""
-    asked = []
-    if questions is not None and not decision["schema"]:
-        asked = [
-            f"- `{name}` ({q['kind']}): {q['text']} Options: {', '.join(q['options'])}."
-            for name, q in decision["questions"].items()
-        ]
-    elif questions is not None:
-        asked = [f"- `{name}`" for name in questions["properties"]]
+    questions = decision["questions"]
+    named = {} if questions is None else questions_of(questions)
+    asked = [
+        f"- `{name}` ({q.kind}): {' '.join(q.text.split())} "
+        f"Options: {', '.join(q.options)}."
+        for name, q in named.items()
+    ]
     cooled = decision["temperature"]
     calibration = "No temperature was fitted: the probabilities are the policy's own."
     if cooled is not None:
@@ -593,8 +599,9 @@ def render_card(
     text = "# Model card\n\nWritten by `rlcd_core.export`; not edited by hand.\n"
     for title, lines in parts.items():
         text += f"\n## {title}\n\n" + "\n".join(lines).strip() + "\n"
-    load = 'Decider.load("this folder").ask(state, questions)'
-    return text + f"\n## Use\n\n    {load}\n"
+    return text + (
+        '\n## Use\n\n    Decider.load("this folder").ask(state, questions)\n'
+    )
 
 
 # --- Loading ---------------------------------------------------------------------
@@ -623,10 +630,11 @@ def load_export(folder: Path | str) -> Export:
     policy = _read_policy(decision["policy"], folder).eval()
     for then, now in zip(decision["prompts"], _prompts(policy), strict=True):
         if then != now:
+            versions = ", ".join(f"{n} {v}" for n, v in manifest["versions"].items())
             raise ExportError(
                 f"{folder / DECISION}: this version writes the prompt {now['text']!r} "
                 f"(or its tokens) otherwise than {then['text']!r}, which the policy "
-                f"was trained on: install {_named(manifest)}"
+                f"was trained on: install {versions}"
             )
     temperature = decision["temperature"]
     if temperature is not None:
@@ -634,7 +642,7 @@ def load_export(folder: Path | str) -> Export:
         policy = Calibrated(policy, temperature)
     questions = decision["questions"]
     if questions is not None and not decision["schema"]:
-        questions = name_questions(questions)
+        questions = questions_of(questions)
     gates = {name: _gate(gate) for name, gate in decision["gates"].items()}
     return Export(policy, questions, temperature, gates, manifest)
 
@@ -643,10 +651,6 @@ def _gate(told: Mapping[str, Any]) -> Gate | Guarantee:
     if "gate" in told:
         return Guarantee(**{**told, "gate": Gate(**told["gate"])})
     return Gate(**told)
-
-
-def _named(manifest: Mapping[str, Any]) -> str:
-    return ", ".join(f"{n} {v}" for n, v in manifest["versions"].items())
 
 
 def _checked(folder: Path) -> dict[str, Any]:

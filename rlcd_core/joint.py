@@ -31,8 +31,7 @@ from rlcd_core.schema import (
     SchemaError,
     instance_from_answers,
     make_answer,
-    name_questions,
-    questions_from_schema,
+    questions_of,
 )
 
 Array = NDArray[np.float64]
@@ -73,6 +72,21 @@ def _pair(pair: Any, where: str) -> tuple[str, Any]:
     return field, value
 
 
+def _single(pair: Any, where: str) -> tuple[str, Any]:
+    """A field with one value, which is an option."""
+    field, value = _pair(pair, where)
+    _option(value, f"{where}, field {field!r}")
+    return field, value
+
+
+def _terms(pairs: Iterable[tuple[str, Any]]) -> tuple[tuple[str, frozenset[str]], ...]:
+    """The fields, sorted, each with the options that stand for its values."""
+    found: dict[str, set[str]] = {}
+    for field, value in pairs:
+        found.setdefault(field, set()).add(_option(value, field))
+    return tuple((field, frozenset(found[field])) for field in sorted(found))
+
+
 @dataclass(frozen=True)
 class Rule:
     """What the rules share; build a subclass, not this.
@@ -87,6 +101,14 @@ class Rule:
     _: KW_ONLY
     weight: float = math.inf
 
+    def __post_init__(self) -> None:
+        weight = self.weight
+        if not isinstance(weight, int | float) or not weight > 0:
+            raise JointError(
+                f"{type(self).__name__}: weight {weight!r}; pass a number above 0, or "
+                "leave it out for a rule without exceptions"
+            )
+
     @property
     def terms(self) -> tuple[tuple[str, frozenset[str]], ...]:
         """Each field of the rule once, by name, with the options that it speaks of."""
@@ -95,14 +117,6 @@ class Rule:
     def forbids(self, hits: Sequence[Any]) -> Any:
         """Whether the rule is broken, given which of `terms` are hit (bool arrays)."""
         return sum(np.asarray(hit, int) for hit in hits) > 1
-
-    def _check_weight(self) -> None:
-        weight = self.weight
-        if not isinstance(weight, int | float) or not weight > 0:
-            raise JointError(
-                f"{type(self).__name__}: weight {weight!r}; pass a number above 0, or "
-                "leave it out for a rule without exceptions"
-            )
 
 
 @dataclass(frozen=True)
@@ -131,7 +145,7 @@ class Implies(Rule):
     then: tuple[str, Value | tuple[Value, ...]]
 
     def __post_init__(self) -> None:
-        field, value = _pair(self.given, "Implies")
+        field, value = _single(self.given, "Implies")
         other, values = _pair(self.then, "Implies")
         if isinstance(values, Set | list):
             values = tuple(sorted(values, key=str))
@@ -142,25 +156,21 @@ class Implies(Rule):
                 f"Implies, field {other!r}: values {values!r}; pass at least one, and "
                 "none twice"
             )
-        _option(value, f"Implies, field {field!r}")
         if field == other:
             raise JointError(
                 f"Implies: field {field!r} on both sides; name two fields, since a "
                 "field always has exactly one value"
             )
-        self._check_weight()
+        super().__post_init__()
         object.__setattr__(self, "given", (field, value))
         object.__setattr__(self, "then", (other, values))
 
     @property
     def terms(self) -> tuple[tuple[str, frozenset[str]], ...]:
         """The field that implies, then the one that is implied."""
-        (field, value), (other, values) = self.given, self.then
+        other, values = self.then
         several = values if isinstance(values, tuple) else (values,)
-        return (
-            (field, frozenset([_option(value, field)])),
-            (other, frozenset(_option(v, other) for v in several)),
-        )
+        return _terms([self.given]) + _terms((other, value) for value in several)
 
     def forbids(self, hits: Sequence[Any]) -> Any:
         """True where the first is hit and the second is not."""
@@ -185,23 +195,20 @@ class Excludes(Rule):
     second: tuple[str, Value]
 
     def __post_init__(self) -> None:
-        pairs = [_pair(pair, "Excludes") for pair in (self.first, self.second)]
-        for field, value in pairs:
-            _option(value, f"Excludes, field {field!r}")
+        pairs = [_single(pair, "Excludes") for pair in (self.first, self.second)]
         if pairs[0][0] == pairs[1][0]:
             raise JointError(
                 f"Excludes: field {pairs[0][0]!r} on both sides; name two fields, "
                 "since two values of one field never come together anyway"
             )
-        self._check_weight()
+        super().__post_init__()
         object.__setattr__(self, "first", pairs[0])
         object.__setattr__(self, "second", pairs[1])
 
     @property
     def terms(self) -> tuple[tuple[str, frozenset[str]], ...]:
         """Both fields, sorted."""
-        pairs = (self.first, self.second)
-        return tuple(sorted((f, frozenset([_option(v, f)])) for f, v in pairs))
+        return _terms((self.first, self.second))
 
     def __str__(self) -> str:
         pairs = (self.first, self.second)
@@ -232,8 +239,8 @@ class AtMostOne(Rule):
             raise JointError(
                 f"AtMostOne: {self.values!r}; pass a list of (field, value) pairs"
             )
-        pairs = tuple(_pair(pair, "AtMostOne") for pair in self.values)
-        options = [(f, _option(v, f"AtMostOne, field {f!r}")) for f, v in pairs]
+        pairs = tuple(_single(pair, "AtMostOne") for pair in self.values)
+        options = [(field, _option(value, field)) for field, value in pairs]
         for pair in options:
             if options.count(pair) > 1:
                 raise JointError(
@@ -244,16 +251,13 @@ class AtMostOne(Rule):
                 f"AtMostOne: {self.values!r} names fewer than two fields; name "
                 "several, since a field always has exactly one value"
             )
-        self._check_weight()
+        super().__post_init__()
         object.__setattr__(self, "values", pairs)
 
     @property
     def terms(self) -> tuple[tuple[str, frozenset[str]], ...]:
         """The fields, sorted, each with its listed values."""
-        found: dict[str, set[str]] = {}
-        for field, value in self.values:
-            found.setdefault(field, set()).add(_option(value, field))
-        return tuple((field, frozenset(found[field])) for field in sorted(found))
+        return _terms(self.values)
 
     def __str__(self) -> str:
         listed = ", ".join(f"{f}={_option(v, f)}" for f, v in self.values)
@@ -370,10 +374,6 @@ class _Tree:
                 spread = self._spread(message, step.scope[:-1], above)
                 tables[step.parent] = tables[step.parent] + spread
         return tables, total
-
-    def total(self, unary: Sequence[Array]) -> Array:
-        """(N,) log of the sum over all assignments."""
-        return self._up(unary, _log_sum)[1]
 
     def marginals(self, unary: Sequence[Array]) -> tuple[list[Array], Array]:
         """(N, K) log marginals, not normalised, of each variable; (N,) log sum."""
@@ -536,11 +536,7 @@ class Joint:
     """
 
     def __init__(self, questions: Mapping[str, Any], rules: Iterable[Rule]) -> None:
-        schema = isinstance(questions, Mapping) and questions.get("type") == "object"
-        if schema and "properties" in questions:
-            self.questions = questions_from_schema(questions)
-        else:
-            self.questions = name_questions(questions)
+        self.questions = questions_of(questions)
         if isinstance(rules, Rule):
             rules = [rules]
         self.rules = tuple(rules)
@@ -614,18 +610,19 @@ class Joint:
             )
 
     def _check_contradiction(self) -> None:
-        dead = _dead(self.questions, self.rules, self._names, self._tree)
-        if dead is None:
+        dead = _dead(self.questions, self._names, self._tree)
+        if not dead:
             return
         needed = list(self.rules)
         for rule in self.rules:  # what is left is contradictory, and no less is
             fewer = [r for r in needed if r is not rule]
             names, tree = _tree(self.questions, fewer)
             tree.build()
-            if dead in _all_dead(self.questions, names, tree):
+            if dead[0] in _dead(self.questions, names, tree):
                 needed = fewer
+        field, option = dead[0]
         raise JointError(
-            f"field {dead[0]!r} can never be {dead[1]!r}: the rules "
+            f"field {field!r} can never be {option!r}: the rules "
             f"{'; '.join(map(str, needed))} contradict each other there; drop one of "
             "them, or the option"
         )
@@ -642,19 +639,37 @@ class Joint:
         -------
         (N, R) bool array
             In the order of the rules.
+
+        Raises
+        ------
+        JointError
+            A field has no labels, another number of them, or one that is no option.
         """
+        size = len(next(iter(labels.values()), ()))  # type: ignore[arg-type]
+        places = self._places(labels, self._names, size)
         columns = []
         for rule in self.rules:
-            hits = []
-            for field, options in rule.terms:
-                if field not in labels:
-                    raise JointError(f"rule {rule}: no labels of field {field!r}")
-                known = self.questions[field].options
-                inside = np.array([option in options for option in known])
-                hits.append(inside[np.asarray(labels[field])])
-            columns.append(rule.forbids(hits))
-        size = len(next(iter(labels.values()), ()))  # type: ignore[arg-type]
+            pairs = zip(rule.terms, _hits(self.questions, rule), strict=True)
+            columns.append(rule.forbids([hit[places[f]] for (f, _), hit in pairs]))
         return np.stack(columns, 1) if columns else np.zeros((size, 0), bool)
+
+    def _places(
+        self, labels: Mapping[str, ArrayLike], fields: Iterable[str], size: int
+    ) -> dict[str, NDArray[np.intp]]:
+        """The `size` labels of each of these fields, checked to be option indices."""
+        found = {}
+        for name in fields:
+            if name not in labels:
+                raise JointError(f"no labels of field {name!r}; pass option indices")
+            row, count = np.asarray(labels[name]), len(self.questions[name].options)
+            whole = row.shape == (size,) and row.dtype.kind in "iu"
+            if size and not (whole and ((row >= 0) & (row < count)).all()):
+                raise JointError(
+                    f"field {name!r}: labels {row.tolist()!r:.80}; pass {size} whole "
+                    f"numbers from 0 to {count - 1}, one a row"
+                )
+            found[name] = row.astype(np.intp)
+        return found
 
     def decode(self, p: Mapping[str, ArrayLike]) -> Decoded:
         """Marginals, most probable assignment and kept mass, exactly.
@@ -708,16 +723,11 @@ class Joint:
         """
         given = self._distributions(p)
         rows = np.arange(len(next(iter(given.values()))))
-        missing = sorted(set(given) - set(labels))
-        if missing:
-            raise JointError(f"no labels of field {missing[0]!r}; pass all fields")
+        places = self._places(labels, given, len(rows))
         weights = np.array([rule.weight for rule in self.rules])
         found = -np.where(self.broken(labels), weights, 0.0).sum(1)
         for name, row in given.items():
-            found = (
-                found
-                + _log(row / row.sum(1, keepdims=True))[rows, np.asarray(labels[name])]
-            )
+            found = found + _log(row / row.sum(1, keepdims=True))[rows, places[name]]
         return np.asarray(found - self.decode(given).log_kept)
 
     def matched(
@@ -879,10 +889,7 @@ def _tree(
     for rule in rules:
         weight = rule.weight
         fields = [place[field] for field, _ in rule.terms]
-        hits = [
-            np.array([option in options for option in questions[field].options])
-            for field, options in rule.terms
-        ]
+        hits = _hits(questions, rule)
         if len(fields) == 2:
             cost = rule.forbids([hits[0][:, None], hits[1][None, :]])
             factors.append((tuple(fields), np.where(cost, -weight, 0.0)))
@@ -905,7 +912,15 @@ def _tree(
     return names, _Tree(sizes, factors)
 
 
-def _all_dead(
+def _hits(questions: Mapping[str, Question], rule: Rule) -> list[NDArray[np.bool_]]:
+    """(K,) of each term of the rule: which options of its field it speaks of."""
+    return [
+        np.array([option in options for option in questions[field].options])
+        for field, options in rule.terms
+    ]
+
+
+def _dead(
     questions: Mapping[str, Question], names: Sequence[str], tree: _Tree
 ) -> list[tuple[str, str]]:
     """Options that no allowed assignment holds, as (field, option)."""
@@ -917,15 +932,6 @@ def _all_dead(
         for v, name in enumerate(names)
         for k in np.flatnonzero(~np.isfinite(logs[v][0]))
     ]
-
-
-def _dead(
-    questions: Mapping[str, Question],
-    rules: Sequence[Rule],
-    names: Sequence[str],
-    tree: _Tree,
-) -> tuple[str, str] | None:
-    return next(iter(_all_dead(questions, names, tree)), None)
 
 
 def fit_weight(log_kept: ArrayLike, broken: ArrayLike) -> float:

@@ -1,10 +1,11 @@
 """Calibration, selective prediction and intervals, in NumPy.
 
 Conventions. `confidence` is (N,) in [0, 1]. `correct` is (N,) in [0, 1]: 0 or 1, or the
-expected correctness under a soft label. `n_bins` and `binning` are those of
-`bin_index`. No result depends on the order of rows. NaN, infinite or misshapen input
-raises `MetricError`. A function that draws takes its generator `rng`. A mean is
-reported with an `Interval`; `level` .95 leaves .025 in each tail.
+expected correctness under a soft label. Forecasts, labels and masks are those of
+`scored`. `n_bins` and `binning` are those of `bin_index`. No result depends on the
+order of rows. NaN, infinite or misshapen input raises `MetricError`. A function that
+draws takes its generator `rng`. A mean is reported with an `Interval`; `level` .95
+leaves .025 in each tail.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit, xlogy
 
 Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 Binning = Literal["width", "mass"]
 # Numbers drawn at a time by the resampling loops: bounds memory, not results.
 CHUNK = 2**18
 
 
 class MetricError(ValueError):
-    """Input on which a metric has no answer; the message says what to pass."""
+    """Input that cannot be scored or measured; the message says what to pass."""
 
 
 def _vector(name: str, values: ArrayLike, n: int | None = None) -> NDArray[Any]:
@@ -55,27 +57,87 @@ def _pair(confidence: ArrayLike, correct: ArrayLike) -> tuple[Array, Array]:
     return first, _unit("correct", correct, first.size).astype(np.float64)
 
 
-def _forecast(p: ArrayLike, mask: ArrayLike | None) -> tuple[Array, NDArray[np.bool_]]:
-    array = np.asarray(p, dtype=np.float64)
-    exists = np.ones(array.shape, bool) if mask is None else np.asarray(mask, bool)
-    if array.ndim < 1 or exists.shape != array.shape or (exists.sum(-1) < 2).any():
+def distribution(
+    name: str, values: ArrayLike, mask: ArrayLike | None
+) -> tuple[Array, Mask]:
+    """Check probabilities (..., K); returns them and which options exist."""
+    p = np.asarray(values, dtype=np.float64)
+    if p.ndim < 1 or p.shape[-1] < 2:
         raise MetricError(
-            f"p: shape is {array.shape}, mask {exists.shape}; pass (..., K) for both, "
-            "with at least 2 options a row"
+            f"{name}: shape is {p.shape}; pass (..., K) with K >= 2, at least 2 options"
         )
-    sums = np.abs(array.sum(-1) - 1) < 1e-4
-    if not ((array >= 0).all() and sums.all()) or array[~exists].any():
+    exists = np.ones(p.shape, bool) if mask is None else np.asarray(mask, bool)
+    if exists.shape != p.shape or (exists.sum(-1) < 2).any():
+        raise MetricError("mask: pass the shape of p, with at least 2 options a row")
+    # 1e-4 lets a float32 softmax over a thousand options pass.
+    if not ((p >= 0).all() and (np.abs(p.sum(-1) - 1) < 1e-4).all()):
         raise MetricError(
-            "p: rows must be finite, not negative, sum to 1, and be exactly 0 where "
-            "the mask is False; pass probabilities, not logits"
+            f"{name}: rows must be finite, not negative and sum to 1; "
+            "pass probabilities, not logits or counts"
         )
-    return array, exists
+    if p[~exists].any():
+        raise MetricError(f"{name}: mass on a masked option; it must be exactly 0")
+    return p, exists
+
+
+def as_target(y: ArrayLike, exists: Mask) -> Array:
+    """Labels or soft targets as distributions, of the shape of the mask (..., K)."""
+    target, shape = np.asarray(y), exists.shape
+    is_label = target.dtype.kind in "iu" and target.shape != shape
+    # Labels written as floats would otherwise pass for one soft target when N = K.
+    fits = is_label or (target.ndim == len(shape) and target.shape[-1] == shape[-1])
+    try:
+        target = np.broadcast_to(target, shape[:-1] if is_label else shape)
+    except ValueError:
+        fits = False
+    if not fits:
+        raise MetricError(
+            f"y: shape is {np.shape(y)}, dtype {np.asarray(y).dtype}, for p of shape "
+            f"{shape}; pass integer labels (...) or soft targets (..., K)"
+        )
+    if not is_label:
+        return distribution("y", target, exists)[0]
+    one_hot = target[..., None] == np.arange(shape[-1])
+    if not (one_hot & exists).any(-1).all():
+        raise MetricError(
+            "y: a label is not among its row's options: out of range or a masked option"
+        )
+    return one_hot.astype(np.float64)
+
+
+def scored(
+    p: ArrayLike, y: ArrayLike, mask: ArrayLike | None = None
+) -> tuple[Array, Array, Mask]:
+    """Forecast, target as a distribution, and mask, all of the shape of p.
+
+    Parameters
+    ----------
+    p : array (..., K)
+        Forecasts, rows summing to 1.
+    y : int array (...) or float array (..., K)
+        Labels, or soft targets.
+    mask : bool array (..., K), optional
+        False where a row has no such option; p must be exactly 0 there.
+
+    Raises
+    ------
+    MetricError
+        If shapes differ, a label is no option of its row, or p or y is no distribution.
+    """
+    forecast, exists = distribution("p", p, mask)
+    return forecast, as_target(y, exists), exists
 
 
 def _tail(level: float) -> float:
     if not 0 < level < 1:
         raise MetricError(f"level: {level!r}; pass a coverage such as 0.95")
     return (1 - level) / 2
+
+
+def _draws(name: str, count: int) -> Array:
+    if count < 1:
+        raise MetricError(f"{name}: {count!r}; pass at least 1")
+    return np.empty(count)
 
 
 def _codes(groups: ArrayLike | None, n: int) -> tuple[NDArray[np.intp], int]:
@@ -90,47 +152,31 @@ def _codes(groups: ArrayLike | None, n: int) -> tuple[NDArray[np.intp], int]:
 # --- From forecasts to confidence and correctness --------------------------------
 
 
+def _table(
+    p: ArrayLike, y: ArrayLike, mask: ArrayLike | None
+) -> tuple[Array, Array, Mask]:
+    """As `scored`, for (N, K) alone: no label stands for several rows."""
+    if np.ndim(p) != 2 or not len(p) or np.shape(y)[:1] != np.shape(p)[:1]:
+        raise MetricError("pass p (N, K) and one label per row, N >= 1")
+    return scored(p, y, mask)
+
+
 def top_option(
     p: ArrayLike, y: ArrayLike, mask: ArrayLike | None = None
 ) -> tuple[Array, Array]:
     """Confidence and correctness, each (N,), of the most probable option.
 
-    Parameters
-    ----------
-    p : array (N, K)
-        Forecasts. On a tie the first option counts as chosen, as in an answer.
-    y : int array (N,) or float array (N, K)
-        Labels, or soft labels: correctness is then the chance q of the chosen option.
-    mask : bool array (N, K), optional
-        False where a row has no such option.
-
-    Raises
-    ------
-    MetricError
-        If shapes differ, a label is no option of its row, or p is no distribution.
+    Arguments as `scored`, for (N, K). On a tie the first option counts as chosen, as in
+    an answer. Under a soft label q correctness is the q of the chosen option.
     """
-    array, exists = _forecast(p, mask)
-    labels, rows, chosen = np.asarray(y), np.arange(len(array)), array.argmax(-1)
-    if array.ndim != 2 or len(labels) == 0 or len(labels) != len(array):
-        raise MetricError("top_option: pass p (N, K) and one label per row, N >= 1")
-    if labels.shape == array.shape:
-        return array[rows, chosen], _forecast(labels, exists)[0][rows, chosen]
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise MetricError("y: pass integer labels (N,) or soft labels (N, K)")
-    one_hot = labels[:, None] == np.arange(array.shape[1])
-    if not (one_hot & exists).any(1).all():
-        raise MetricError("y: a label is not among its row's options; check K")
-    return array[rows, chosen], one_hot[rows, chosen].astype(np.float64)
+    forecast, target, _ = _table(p, y, mask)
+    rows, chosen = np.arange(len(forecast)), forecast.argmax(-1)
+    return forecast[rows, chosen], target[rows, chosen]
 
 
 def accuracy(p: ArrayLike, y: ArrayLike, mask: ArrayLike | None = None) -> float:
-    """Share of rows whose most probable option is right; arguments as `top_option`."""
+    """Share of rows whose most probable option is right; arguments as `scored`."""
     return float(top_option(p, y, mask)[1].mean())
-
-
-def chance_accuracy(mask: ArrayLike) -> float:
-    """Accuracy of a uniform guess where row i has ``mask[i].sum()`` options."""
-    return float((1 / np.asarray(mask, bool).sum(-1)).mean())
 
 
 def entropy_confidence(p: ArrayLike, mask: ArrayLike | None = None) -> Array:
@@ -141,7 +187,7 @@ def entropy_confidence(p: ArrayLike, mask: ArrayLike | None = None) -> Array:
     >>> round(float(entropy_confidence([0.0, 0.95, 0.05])), 7)
     0.8193036
     """
-    array, exists = _forecast(p, mask)
+    array, exists = distribution("p", p, mask)
     scale = np.log(exists.sum(-1))
     return np.clip(1 + xlogy(array, array).sum(-1) / scale, 0.0, 1.0)
 
@@ -243,7 +289,6 @@ def ece(
 def ece_debiased(
     confidence: ArrayLike, correct: ArrayLike, n_bins: int = 15,
     binning: Binning = "width", *, groups: ArrayLike | None = None,
-    squared: bool = False,
 ) -> float:  # fmt: skip
     """Calibration error that leaves each row out of its own bin's mean.
 
@@ -258,10 +303,6 @@ def ece_debiased(
     ----------
     groups : array (N,), optional
         Leave out whole groups, where rows of a group depend on each other.
-    squared : bool
-        With ``S_-i / (n_b - 1)`` for the sign: the unbiased squared error
-        ``sum_b (n_b/n) gap_b^2``, as Kumar, Liang & Ma (2019), "Verified uncertainty
-        calibration". Bins of a single group add 0.
     """
     index = bin_index(confidence, n_bins, binning)
     values, hits = _pair(confidence, correct)
@@ -270,10 +311,6 @@ def ece_debiased(
     own, home = np.bincount(cell, hits - values), cells // n_groups
     others = np.bincount(home, own)[home] - own
     others[np.abs(others) < 1e-12] = 0.0  # rounding residue has no sign
-    if squared:
-        size = np.bincount(cell)
-        rest = np.bincount(home, size)[home] - size
-        return float((others / np.maximum(rest, 1)) @ own / values.size)
     return float(np.sign(others) @ own / values.size)
 
 
@@ -291,7 +328,7 @@ def ece_noise_floor(
     order = np.argsort(index, kind="stable")
     values = np.asarray(confidence, dtype=np.float64)[order]
     starts = np.flatnonzero(np.diff(index[order], prepend=-1))
-    draws = np.empty(n_draws)
+    draws = _draws("n_draws", n_draws)
     step = max(1, CHUNK // values.size)
     for start in range(0, n_draws, step):
         size = (min(step, n_draws - start), values.size)
@@ -304,18 +341,14 @@ def classwise_reliability(
     p: ArrayLike, y: ArrayLike, n_bins: int = 15, binning: Binning = "width",
     mask: ArrayLike | None = None,
 ) -> tuple[Reliability, ...]:  # fmt: skip
-    """One diagram per option, p_k against the event "k is right"; see `top_option`.
+    """One diagram per option, p_k against the event "k is right"; see `scored`.
 
     A row counts for the options it has. The mean of the ``.ece`` is the classwise ECE
     (Kull et al. 2019).
     """
-    top_option(p, y, mask)  # checks all three
-    array, exists = _forecast(p, mask)
-    labels = np.asarray(y)
-    if labels.ndim == 1:
-        labels = labels[:, None] == np.arange(array.shape[1])
+    forecast, target, exists = _table(p, y, mask)
     return tuple(
-        reliability(array[rows, k], labels[rows, k], n_bins, binning)
+        reliability(forecast[rows, k], target[rows, k], n_bins, binning)
         for k, rows in enumerate(exists.T)
     )
 
@@ -499,7 +532,7 @@ def bootstrap_interval(
     sums = features
     if groups is not None:
         sums = np.stack([np.bincount(codes, f, n) for f in features.T], axis=1)
-    draws = np.empty(n_resamples)
+    draws = _draws("n_resamples", n_resamples)
     step = max(1, CHUNK // n)
     small = np.min_scalar_type(n - 1)  # fewer random bits to draw
     for start in range(0, n_resamples, step):
@@ -611,41 +644,30 @@ def wilson_interval(
     return np.clip(centre - half, 0.0, 1.0), np.clip(centre + half, 0.0, 1.0)
 
 
-def budget_to_reach(budgets: Any, scores: Any, target: float) -> float:
+def budget_to_reach(budgets: ArrayLike, scores: ArrayLike, target: float) -> float:
     """Budget at which a falling score first reaches ``target``.
 
     Between neighbouring budgets the score is interpolated linearly in the logarithm of
-    the budget.
+    the budget. NaN if the smallest budget is already at or below the target (the
+    crossing lies outside the data), infinity if no budget reaches it.
 
     Parameters
     ----------
     budgets : (T,) array
         Positive and increasing.
     scores : (T,) array
-        Lower is better.
-    target : float
-
-    Returns
-    -------
-    float
-        NaN if the smallest budget is already at or below the target (the crossing lies
-        outside the data), infinity if no budget reaches it.
-
-    Raises
-    ------
-    ValueError
-        Shapes differ, or budgets are not positive and increasing.
+        Finite, lower is better.
 
     Examples
     --------
     >>> round(budget_to_reach([10, 1000], [0.4, 0.2], 0.3), 6)
     100.0
     """
-    at, score = np.asarray(budgets, float), np.asarray(scores, float)
-    if at.shape != score.shape or at.ndim != 1 or not len(at):
-        raise ValueError(f"budgets {at.shape} and scores {score.shape} must be (T,)")
+    at = _vector("budgets", budgets).astype(np.float64)
+    score = _vector("scores", scores, at.size).astype(np.float64)
+    _vector("target", [target])
     if at[0] <= 0 or (np.diff(at) <= 0).any():
-        raise ValueError(f"budgets must be positive and increasing, not {at.tolist()}")
+        raise MetricError(f"budgets must be positive and increasing, not {at.tolist()}")
     below = np.flatnonzero(score <= target)
     if not len(below):
         return float("inf")

@@ -216,16 +216,20 @@ def prepare_curves(
 Curves = Mapping[str, CurveData]
 
 
+def _end(arm: str, data: CurveData) -> tuple[float, float, str, str]:
+    """An arm's name at the right end of its curve, for `note_ends`."""
+    look = arm_style(arm)
+    return data.x[-1], data.mean[-1], look.label, look.color
+
+
 def plot_curves(ax: Axes, curves: Curves, xlabel: str, ylabel: str) -> None:
     """Draw one banded line an arm, each named at its right end."""
-    ends = []
     for arm, data in curves.items():
         look, every = arm_style(arm), max(1, len(data.x) // 8)
         ax.fill_between(data.x, data.low, data.high, color=look.color, alpha=0.2, lw=0)
         ax.plot(data.x, data.mean, markevery=every, **look.drawn)
-        ends.append((data.x[-1], data.mean[-1], look.label, look.color))
     ax.set(xlabel=xlabel, ylabel=ylabel)
-    note_ends(ax, ends)
+    note_ends(ax, [_end(arm, data) for arm, data in curves.items()])
 
 
 SIGNALS = {
@@ -359,21 +363,10 @@ def plot_signals(axes: Sequence[Axes], panels: Mapping[str, SignalData]) -> None
         ax.set(ylim=(low, high), ylabel=data.label)
         ax.label_outer()
     axes[-1].set_xlabel("step")
-    ends = {arm: c for data in panels.values() for arm, c in data.curves.items()}
-    shown = next(iter(panels.values())).curves
-    # Names stand once, in the first panel; arms without that signal in their own first.
-    for arm in ends:
-        at = next(i for i, d in enumerate(panels.values()) if arm in d.curves)
-        if arm not in shown:
-            c, look = list(panels.values())[at].curves[arm], arm_style(arm)
-            note_ends(axes[at], [(c.x[-1], c.mean[-1], look.label, look.color)])
-    note_ends(
-        axes[0],
-        [
-            (c.x[-1], c.mean[-1], arm_style(arm).label, arm_style(arm).color)
-            for arm, c in shown.items()
-        ],
-    )
+    named: set[str] = set()  # each name stands once, in the first panel with its arm
+    for ax, data in zip(axes, panels.values(), strict=True):
+        note_ends(ax, [_end(a, c) for a, c in data.curves.items() if a not in named])
+        named |= data.curves.keys()
 
 
 def prepare_dots(
@@ -465,29 +458,6 @@ def plot_field(ax: Axes, data: SimplexData, arm: str, power: float = 0.35) -> No
     head = {"headwidth": 4, "headlength": 4.5, "headaxislength": 4, "pivot": "mid"}
     units = {"angles": "xy", "scale_units": "xy", "scale": 1, "width": 0.0075}
     ax.quiver(*to_xy(data.p).T, *step.T, color=arm_style(arm).color, **units, **head)
-
-
-def prepare_risk_coverage(
-    confidence: np.ndarray, correct: np.ndarray
-) -> tuple[metrics.RiskCoverage, float]:
-    """Risk-coverage curve of confidences (n,) and outcomes (n,), and its AURC."""
-    curve = metrics.risk_coverage(confidence, correct)
-    return curve, metrics.aurc(confidence, correct)
-
-
-def plot_risk_coverage(
-    ax: Axes, curves: Mapping[str, tuple[metrics.RiskCoverage, float]]
-) -> None:
-    """Draw one selective-risk line an arm, named with its AURC at full coverage."""
-    ends = []
-    for arm, (curve, aurc) in curves.items():
-        look, last = arm_style(arm), curve.risk[-1]
-        ax.plot(curve.coverage, curve.risk, color=look.color, ls=look.line)
-        ax.plot(1, last, color=look.color, marker=look.marker, clip_on=False)
-        ends.append((1, last, f"{look.label} ({aurc:.3f})", look.color))
-    ax.set(xlim=(0, 1), xlabel="share acted on", ylabel="error rate among these")
-    ax.set_ylim(bottom=0)
-    note_ends(ax, ends)
 
 
 def plot_bars(

@@ -13,7 +13,7 @@ import json
 import os
 import platform
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +189,7 @@ class Store:
         keep : iterable of keys, optional
             Records with other keys are dropped (a family that was re-configured).
         """
+        loose = list(self.scratch.glob("*.json"))
         rows = self.records()
         if keep is not None:
             kept = set(keep)
@@ -206,10 +207,9 @@ class Store:
             np.savez_compressed(buffer, **arrays)
             write_atomically(self.root / f"{self.family}.npz", buffer.getvalue())
         write_atomically(self.path, text.encode())
-        for path in self.scratch.glob("*.np[y]"):
-            path.unlink()
-        for path in self.scratch.glob("*.json"):
-            path.unlink()
+        for path in loose:  # not what another process has finished meanwhile
+            path.unlink(missing_ok=True)
+            path.with_suffix(".npy").unlink(missing_ok=True)
         return len(rows)
 
 
@@ -289,6 +289,10 @@ def _parse(text: str, where: str) -> RunRecord:
     try:
         row = json.loads(text)
         stated = row.pop("key")
+        # A default would tell this machine's versions and hardware as the run's.
+        missing = {f.name for f in fields(RunRecord)} - row.keys()
+        if missing:
+            raise ValueError(f"no {', '.join(sorted(missing))}")
         record = RunRecord(**row)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(

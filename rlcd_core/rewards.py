@@ -14,7 +14,7 @@ brackets name the equation or theorem of the book.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -123,8 +123,8 @@ class Objective:
         Label of its statement in the book.
     needs : {"outcome", "label", "ranking"}
         What must be observed.
-    reward, baseline : str
-        Names for tables; empty where the objective is no policy gradient.
+    baseline : str
+        Key of `BASELINES`; empty where the objective is no policy gradient.
     calibrates : bool
         True if a tabular policy that acts for itself ends at p = q.
     propensities : bool
@@ -137,7 +137,6 @@ class Objective:
     loss: Loss = field(repr=False)
     equation: str
     needs: Literal["outcome", "label", "ranking"] = "outcome"
-    reward: str = ""
     baseline: str = ""
     calibrates: bool = True
     propensities: bool = False
@@ -157,15 +156,16 @@ def check(log_probs: Tensor, feedback: Feedback) -> None:
     Raises
     ------
     ValueError
-        A row with every option masked, NaN log-probabilities, rows that do not sum to
-        1 (logits, where log-probabilities belong), an action or label out of
+        A row with every option masked, NaN or infinite log-probabilities, rows that do
+        not sum to 1 (logits, where log-probabilities belong), an action or label out of
         range or masked, an outcome other than 0, 1 or NaN, a propensity outside (0, 1],
-        soft labels that are no distribution over live options.
+        soft labels that are no distribution over live options, another (B, K) field of
+        another shape or not finite.
     """
     if log_probs.ndim != 2 or len(log_probs) != len(feedback.actions):
         raise ValueError("log_probs must have shape (B, K) with one row an action row")
-    if torch.isnan(log_probs).any():
-        raise ValueError("log_probs hold NaN")
+    if not torch.isfinite(log_probs).all():
+        raise ValueError("log_probs hold NaN or infinity; mask options with MASKED")
     live = log_probs > MASKED / 2
     if not live.any(-1).all():
         raise ValueError(f"row {int(live.any(-1).int().argmin())}: all options masked")
@@ -189,9 +189,15 @@ def check(log_probs: Tensor, feedback: Feedback) -> None:
         raise ValueError("outcomes must be 0, 1 or NaN (unresolved)")
     if mu is not None and not ((mu > 0) & (mu <= 1)).all():
         raise ValueError("propensities must lie in (0, 1]")
+    for name in ("soft_labels", "reference_log_probs", "outcome_model"):
+        value = getattr(feedback, name)
+        if value is None:
+            continue
+        if value.shape != log_probs.shape or not torch.isfinite(value).all():
+            raise ValueError(
+                f"{name} must be finite and have the shape of log_probs, (B, K)"
+            )
     if soft is not None:
-        if soft.shape != log_probs.shape:
-            raise ValueError("soft_labels must have the shape of log_probs, (B, K)")
         off = (soft.sum(-1) - 1).abs() > 1e-4
         if (soft < 0).any() or off.any() or (soft[~live] > 0).any():
             raise ValueError("soft_labels must be distributions over live options")
@@ -359,7 +365,6 @@ def policy_gradient(
     *,
     equation: str,
     calibrates: bool,
-    reward_name: str = "",
     weighting: Weighting = "none",
     clip: float | None = None,
     std_eps: float = 0.0,
@@ -386,7 +391,6 @@ def policy_gradient(
         name,
         loss,
         equation,
-        reward=reward_name or name,
         baseline=baseline,
         calibrates=calibrates,
         propensities=weighting != "none" or clip is not None,
@@ -500,6 +504,8 @@ def rps_score(log_probs: Tensor, target: Tensor) -> Tensor:
 
 def power_score(alpha: float) -> Score:
     """``sum_k t_k p_k^{alpha-1}/(alpha-1) - sum_k p_k^alpha/alpha``, alpha > 1."""
+    if not alpha > 1:
+        raise ValueError(f"alpha must be above 1, got {alpha}")
 
     def score(log_probs: Tensor, target: Tensor) -> Tensor:
         paid = (target * ((alpha - 1) * log_probs).exp()).sum(-1) / (alpha - 1)
@@ -515,10 +521,14 @@ def composite_score(
 
     Brier lies in [0, 2] here. ``log_spherical`` is (1, .5), ``nll_brier`` is (1, 0, 1).
     The log part is unbounded as a value: one confident error can dominate a batch's
-    mean, though not its gradient, at most sqrt(2) in the logits (thm-clamp).
+    mean, though not its gradient, at most sqrt(2) in the logits (thm-clamp). A
+    ValueError is raised unless the weights are >= 0 and one is above 0.
     """
     parts = ((log, log_score), (spherical, spherical_score))
     parts += ((2 * brier, brier_score), (rps, rps_score))
+    weights = (log, spherical, brier, rps)
+    if not (min(weights) >= 0 and max(weights) > 0):
+        raise ValueError(f"weights {weights}: pass numbers >= 0, one of them above 0")
 
     def score(log_probs: Tensor, target: Tensor) -> Tensor:
         used = [w * part(log_probs, target) for w, part in parts if w]
@@ -835,7 +845,7 @@ def plackett_luce_loss(utilities: Tensor, rankings: Tensor) -> Tensor:
     >>> round(plackett_luce_loss(u, torch.tensor([[0, 1, 2]])).exp().item(), 4)
     3.3333
     """
-    if (rankings >= utilities.shape[1]).any():
+    if ((rankings < -1) | (rankings >= utilities.shape[1])).any():
         raise ValueError("a ranking names an option out of range")
     if ((rankings[:, :-1] < 0) & (rankings[:, 1:] >= 0)).any():
         raise ValueError("a ranking has a gap: -1 may only pad its end")
@@ -879,7 +889,7 @@ def logit_noise_loss(
     draws: int,
     generator: torch.Generator,
 ) -> Tensor:
-    """Loss (B,) of REINFORCE with a whole distribution as the action (thm-clamp).
+    """Loss (B,) of REINFORCE with a distribution as the action (prp-proper-smoothing).
 
     Each of `draws` actions is ``softmax(z + sigma noise)``, rewarded by its score with
     a leave-one-out baseline: a noisy estimate of the smoothed score's gradient, where
@@ -908,12 +918,15 @@ def stated_reward(
     certain success. ``rlcr``: ``c - weight (v - c)^2``; the trap returns if weight > 1.
     ``log``: ``c + weight [c log v + (1-c) log(1-v)]``, -inf for a certain error.
     Decoupled: ``binary`` for the answer token, ``brier`` for the confidence token.
+    A ValueError is raised for another kind, or a confidence outside [0, 1].
 
     Examples
     --------
     >>> float(stated_reward(torch.tensor(0.5), torch.tensor(1.0)))
     0.75
     """
+    if not ((stated >= 0) & (stated <= 1)).all():
+        raise ValueError("a stated confidence lies outside [0, 1]")
     match kind:
         case "binary":
             return outcomes.expand(torch.broadcast_shapes(stated.shape, outcomes.shape))
@@ -944,16 +957,14 @@ def stated_levels(levels: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
 
 def stated_objective(
     name: str,
-    kind: Literal["binary", "brier", "rlcr", "log"],
+    kind: Literal["binary", "brier", "rlcr", "log", "decoupled"],
     baseline: str = "none",
-    *,
-    decoupled: bool = False,
 ) -> Objective:
     """REINFORCE on pairs of option and level with a `stated_reward` (thm-stated).
 
     The policy gives ``log_probs (B, K * LEVELS)``, its actions are pairs, and an
-    outcome is that of the pair's option. `decoupled`: the option's log-probability
-    carries the advantage of the outcome, the level's that of the stated reward.
+    outcome is that of the pair's option. ``decoupled``: the option's log-probability
+    carries the advantage of the outcome, the level's that of the reward ``brier``.
     """
 
     def loss(log_probs: Tensor, feedback: Feedback) -> Tensor:
@@ -965,7 +976,8 @@ def stated_objective(
         actions, kept = feedback.actions, feedback.resolved
         stated = stated_levels(actions % LEVELS, log_probs.dtype)
         outcomes = rlvr_reward(log_probs, feedback)
-        rewards = stated_reward(stated, outcomes, kind)
+        decoupled = kind == "decoupled"
+        rewards = stated_reward(stated, outcomes, "brier" if decoupled else kind)
         advantages = BASELINES[baseline](rewards, kept).detach()
         if not decoupled:
             return reinforce(log_probs, feedback, advantages)
@@ -975,27 +987,23 @@ def stated_objective(
         right = BASELINES[baseline](outcomes, kept).detach()
         return -feedback.average(right * named + advantages * told)
 
-    return Objective(
-        name,
-        loss,
-        "thm-stated",
-        reward="decoupled" if decoupled else kind,
-        baseline=baseline,
-        calibrates=False,
-    )
+    return Objective(name, loss, "thm-stated", baseline=baseline, calibrates=False)
 
 
 def td_lambda_targets(forecasts: Tensor, outcomes: Tensor, lam: float) -> Tensor:
     """TD(lambda) targets (..., T) for forecasts (..., T) of a final outcome (...).
 
     From last to first: ``G <- y``; if not last, ``G <- (1-lam) p_{j+1} + lam G``;
-    ``target_j = G`` (eq-td-lambda). Detached.
+    ``target_j = G`` (eq-td-lambda). Detached. A ValueError is raised unless lam lies
+    in [0, 1].
 
     Examples
     --------
     >>> td_lambda_targets(torch.tensor([0.1, 0.4, 0.9]), torch.tensor(1.0), 0.5)
     tensor([0.6750, 0.9500, 1.0000])
     """
+    if not 0 <= lam <= 1:
+        raise ValueError(f"lam must lie in [0, 1], got {lam}")
     forecasts = forecasts.detach()
     targets = [outcomes.to(forecasts.dtype)]
     for following in forecasts.unbind(-1)[:0:-1]:
@@ -1024,19 +1032,7 @@ def lambda_mix(
     )
 
 
-def rescued_rlvr(name: str, term: Loss) -> Objective:
-    """RLVR plus a `shannon_term` or a `kl_term` (thm-rescues)."""
-    return policy_gradient(
-        name,
-        rlvr_reward,
-        equation="thm-rescues",
-        reward_name="rlvr",
-        calibrates=False,
-        terms=(term,),
-    )
-
-
-def _registry() -> dict[str, Objective]:
+def _objectives() -> Iterator[Objective]:
     variants: list[tuple[str, str, str, Weighting, float | None]] = [
         ("", "none", "thm-identity", "none", None),
         ("_loo", "leave_one_out", "thm-own-baseline", "none", None),
@@ -1046,78 +1042,65 @@ def _registry() -> dict[str, Objective]:
         ("_snips", "none", "thm-behaviour", "self_normalised", None),
         ("_ppo", "none", "eq-ppo", "none", 0.2),
     ]
-    found = [
-        policy_gradient(
-            kind + suffix,
-            reward,
-            baseline,
-            equation=equation,
-            reward_name=kind,
-            calibrates=kind == "rlcd" and baseline != "group_std",
-            weighting=weighting,
-            clip=clip,
-        )
-        for kind, reward in (("rlcd", rlcd_reward), ("rlvr", rlvr_reward))
-        for suffix, baseline, equation, weighting, clip in variants
-    ]
-    found.append(
-        policy_gradient(
-            "one_bit_log", log_reward, equation="thm-one-bit", calibrates=True
-        )
+    for kind, reward in (("rlcd", rlcd_reward), ("rlvr", rlvr_reward)):
+        for suffix, baseline, equation, weighting, clip in variants:
+            yield policy_gradient(
+                kind + suffix,
+                reward,
+                baseline,
+                equation=equation,
+                calibrates=kind == "rlcd" and baseline != "group_std",
+                weighting=weighting,
+                clip=clip,
+            )
+    yield policy_gradient(
+        "one_bit_log", log_reward, equation="thm-one-bit", calibrates=True
     )
-    found.append(lambda_mix("rlcd_half", 0.5))
-    found.append(lambda_mix("rlvr_gini", 0.0))
-    found.append(lambda_mix("rlvr_gini_loo", 0.0, "leave_one_out"))
+    yield lambda_mix("rlcd_half", 0.5)
+    yield lambda_mix("rlvr_gini", 0.0)
+    yield lambda_mix("rlvr_gini_loo", 0.0, "leave_one_out")
     log_spherical = composite_score(1.0, spherical=0.5)
-    for name, score, equation in (
-        ("nll", log_score, "eq-log-score"),
-        ("brier", brier_score, "thm-identity"),
-        ("spherical", spherical_score, "eq-spherical"),
-        ("log_spherical", log_spherical, "thm-clamp"),
-        ("log_spherical_bounded", bounded_score(log_spherical, 0.01), "thm-clamp"),
-        ("nll_brier", composite_score(1.0, brier=1.0), "eq-nll-brier"),
-    ):
-        found.append(label_objective(name, score, equation))
-    for name, score in (
-        ("one_bit_log_residual", log_score),
-        ("one_bit_spherical", spherical_score),
-        ("one_bit_log_spherical", log_spherical),
-    ):
-        found.append(one_bit_objective(name, score))
-    for name, loss, equation in (
-        ("one_bit_spherical_pathwise", spherical_pathwise, "thm-one-bit"),
-        ("verdict_nll", verdict_nll, "thm-regression"),
-        ("verdict_brier", verdict_brier, "thm-regression"),
-        ("rlcd_regression", weighted_regression, "thm-regression"),
-        ("rlcd_poisson", poisson_loss, "thm-gini"),
-        ("residual_ht", residual_ht, "thm-residual-ht"),
-        ("exclusive_brier", exclusive_brier, "thm-residual-ht"),
-        ("exclusive_control", exclusive_control, "thm-residual-ht"),
-        ("rlcd_dr", doubly_robust, "thm-behaviour"),
-    ):
-        weighed = name in ("residual_ht", "rlcd_dr")
-        found.append(Objective(name, loss, equation, propensities=weighed))
-    found.append(ranking_objective("bradley_terry", pairs=True))
-    found.append(ranking_objective("plackett_luce", pairs=False))
+    bounded = bounded_score(log_spherical, 0.01)
+    yield label_objective("nll", log_score, "eq-log-score")
+    yield label_objective("brier", brier_score, "thm-identity")
+    yield label_objective("spherical", spherical_score, "eq-spherical")
+    yield label_objective("log_spherical", log_spherical, "thm-clamp")
+    yield label_objective("log_spherical_bounded", bounded, "thm-clamp")
+    yield label_objective("nll_brier", composite_score(1.0, brier=1.0), "eq-nll-brier")
+    yield one_bit_objective("one_bit_log_residual", log_score)
+    yield one_bit_objective("one_bit_spherical", spherical_score)
+    yield one_bit_objective("one_bit_log_spherical", log_spherical)
+    yield Objective("one_bit_spherical_pathwise", spherical_pathwise, "thm-one-bit")
+    yield Objective("verdict_nll", verdict_nll, "thm-regression")
+    yield Objective("verdict_brier", verdict_brier, "thm-regression")
+    yield Objective("rlcd_regression", weighted_regression, "thm-regression")
+    yield Objective("rlcd_poisson", poisson_loss, "thm-gini")
+    yield Objective("residual_ht", residual_ht, "thm-residual-ht", propensities=True)
+    yield Objective("exclusive_brier", exclusive_brier, "thm-residual-ht")
+    yield Objective("exclusive_control", exclusive_control, "thm-residual-ht")
+    yield Objective("rlcd_dr", doubly_robust, "thm-behaviour", propensities=True)
+    yield ranking_objective("bradley_terry", pairs=True)
+    yield ranking_objective("plackett_luce", pairs=False)
     for beta in (0.05, 0.1, 0.2, 0.3, 0.4, 0.5):
-        found.append(rescued_rlvr(f"rlvr_shannon_{beta:g}", shannon_term(beta)))
-        found.append(rescued_rlvr(f"rlvr_kl_{beta:g}", kl_term(beta)))
-    return {objective.name: objective for objective in found}
+        for kind, term in (("shannon", shannon_term), ("kl", kl_term)):
+            yield policy_gradient(
+                f"rlvr_{kind}_{beta:g}",
+                rlvr_reward,
+                equation="thm-rescues",
+                calibrates=False,
+                terms=(term(beta),),
+            )
 
 
-OBJECTIVES: dict[str, Objective] = _registry()
+OBJECTIVES: dict[str, Objective] = {each.name: each for each in _objectives()}
 """Every named objective. `brier` is half the Brier loss, so that its expected direction
 is that of `rlcd`, J(q - p)."""
 
 STATED: dict[str, Objective] = {
-    f"stated_{kind}{suffix}": stated_objective(
-        f"stated_{kind}{suffix}",
-        "brier" if kind == "decoupled" else kind,
-        baseline,
-        decoupled=kind == "decoupled",
-    )
+    each.name: each
     for kind in ("binary", "brier", "rlcr", "log", "decoupled")
     for suffix, baseline in (("", "none"), ("_loo", "leave_one_out"))
+    for each in [stated_objective(f"stated_{kind}{suffix}", kind, baseline)]
 }
 """Objectives on pairs of option and stated level; apart from `OBJECTIVES`, which work
 on options."""

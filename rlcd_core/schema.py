@@ -229,6 +229,25 @@ def name_questions(
     return named
 
 
+def is_schema(questions: Any) -> bool:
+    """Whether this is a JSON object schema; else it should be names to questions."""
+    return (
+        isinstance(questions, Mapping)
+        and questions.get("type") == "object"
+        and "properties" in questions
+    )
+
+
+def questions_of(questions: Mapping[str, Any]) -> dict[str, Question]:
+    """Named questions, from names to questions or from a JSON object schema.
+
+    Raises `SchemaError` as `name_questions` and `questions_from_schema` do.
+    """
+    return (questions_from_schema if is_schema(questions) else name_questions)(
+        questions
+    )
+
+
 def _properties(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     if not isinstance(properties, Mapping) or not properties:
@@ -242,7 +261,8 @@ def _properties(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
             # One step suffices: generators put an enumeration in #/$defs and refer
             # to it from the property.
             _, _, target = str(fields["$ref"]).partition("#/$defs/")
-            known = schema.get("$defs", {}).get(target, {})
+            parts = schema.get("$defs")
+            known = parts.get(target) if isinstance(parts, Mapping) else None
             fields = {**(known if isinstance(known, Mapping) else {}), **fields}
         if not isinstance(fields, Mapping):
             raise SchemaError(f"property {name!r}: {fields!r} is no JSON schema")
@@ -311,13 +331,20 @@ def instance_from_answers(
 ) -> dict[str, Any]:
     """Turn answers to `questions_from_schema` into a document that the schema accepts.
 
-    Raises `SchemaError` if the names of answers and properties differ.
+    Raises `SchemaError` if the names of answers and properties differ, or an answer
+    chose among other options than its property has.
     """
-    properties = _properties(schema)
+    properties, asked = _properties(schema), questions_from_schema(schema)
     if set(answers) != set(properties):
         raise SchemaError(
             f"answers {sorted(answers)} do not match properties {sorted(properties)}"
         )
+    for name, question in asked.items():
+        if answers[name].question.options != question.options:
+            raise SchemaError(
+                f"property {name!r} has the options {question.options}, the answer "
+                f"chose among {answers[name].question.options}; ask with this schema"
+            )
     return {n: _values(n, f)[1][answers[n].index] for n, f in properties.items()}
 
 
@@ -332,10 +359,12 @@ def _indented(text: str) -> str:
 def _field(key: Any, value: Any) -> str:
     if not isinstance(key, str) or key.splitlines() != [key]:
         raise SchemaError(f"state: key {key!r} must be one line of text")
-    if isinstance(value, str):
-        return f"{key}: {_indented(value)}"
     try:
-        text = json.dumps(value, ensure_ascii=False, sort_keys=True, allow_nan=False)
+        text = (
+            value
+            if isinstance(value, str)
+            else json.dumps(value, ensure_ascii=False, sort_keys=True, allow_nan=False)
+        )
     except (TypeError, ValueError, RecursionError) as error:
         shown = type(value).__name__
         if not isinstance(error, RecursionError):  # else its repr would recurse too
@@ -344,7 +373,8 @@ def _field(key: Any, value: Any) -> str:
             f"state: {key} is {shown}, which JSON cannot hold; "
             "write it as text, a number, a list or a mapping"
         ) from error
-    return f"{key}: {text}"
+    # JSON leaves some line ends, such as U+2028, as they are.
+    return f"{key}: {_indented(text)}"
 
 
 def _turn(position: int, turn: Any) -> str:

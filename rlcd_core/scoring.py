@@ -1,13 +1,11 @@
 """Proper scoring rules, their gradients and their decompositions, in NumPy.
 
-Conventions. A forecast `p` is (..., K), rows summing to 1. The second argument is an
-integer label per row, or a soft target (..., K) that enters the formula where the
-one-hot label stands. `mask` (..., K) is False where a row has no such option; p must
-be exactly 0 there. Every function returns a loss per row, lower is better, unless its
-name ends in ``_score``. Bad input raises `ForecastError`.
+Conventions. Forecasts p (..., K), labels or soft targets y, and masks are those of
+`metrics.scored`; a soft target enters the formula where the one-hot label stands. Every
+function returns a loss per row, lower is better. Bad input raises `MetricError`.
 
 `Rule.expected` averages a loss over labels drawn from q. On a soft target it differs
-from the loss itself in Brier and RPS terms alone, and there by the entropy of q, which
+from the loss itself in `brier` and `rps` alone, and there by the entropy of q, which
 no forecast changes. Gneiting & Raftery (2007), JASA 102, is the source throughout.
 """
 
@@ -15,77 +13,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy.special import xlogy
+from numpy.typing import ArrayLike
 
-Array = NDArray[np.float64]
-Mask = NDArray[np.bool_]
-
-
-class ForecastError(ValueError):
-    """A forecast, target or mask that cannot be scored; the message says why."""
-
-
-def _distribution(
-    name: str, values: ArrayLike, mask: ArrayLike | None
-) -> tuple[Array, Mask]:
-    p = np.asarray(values, dtype=np.float64)
-    if p.ndim < 1 or p.shape[-1] < 2:
-        raise ForecastError(f"{name}: shape is {p.shape}; pass (..., K) with K >= 2")
-    exists = np.ones(p.shape, bool) if mask is None else np.asarray(mask, bool)
-    if exists.shape != p.shape or (exists.sum(-1) < 2).any():
-        raise ForecastError("mask: pass the shape of p, with at least 2 options a row")
-    # 1e-4 lets a float32 softmax over a thousand options pass.
-    if not ((p >= 0).all() and (np.abs(p.sum(-1) - 1) < 1e-4).all()):
-        raise ForecastError(
-            f"{name}: rows must be finite, not negative and sum to 1; "
-            "pass probabilities, not logits or counts"
-        )
-    if p[~exists].any():
-        raise ForecastError(f"{name}: mass on a masked option; it must be exactly 0")
-    return p, exists
-
-
-def _inputs(p: ArrayLike, y: ArrayLike, mask: ArrayLike | None) -> tuple[Any, ...]:
-    """Forecast, target as a distribution, and mask, all of the shape of p."""
-    forecast, exists = _distribution("p", p, mask)
-    target = np.asarray(y)
-    shape = forecast.shape
-    is_label = target.dtype.kind in "iu" and target.shape != shape
-    # Labels written as floats would otherwise pass for one soft target when N = K.
-    fits = is_label or target.ndim == len(shape)
-    try:
-        target = np.broadcast_to(target, shape[:-1] if is_label else shape)
-    except ValueError:
-        fits = False
-    if not fits:
-        raise ForecastError(
-            f"y: shape is {np.shape(y)}, dtype {np.asarray(y).dtype}, for p of shape "
-            f"{shape}; pass integer labels (...) or soft targets (..., K)"
-        )
-    if not is_label:
-        return forecast, _distribution("y", target, exists)[0], exists
-    one_hot = target[..., None] == np.arange(shape[-1])
-    if not (one_hot & exists).any(-1).all():
-        raise ForecastError("y: a label is not among its row's options; check K")
-    return forecast, one_hot.astype(np.float64), exists
+from rlcd_core.metrics import Array, Mask, MetricError, bin_index, scored
 
 
 def _events(p: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:
-    forecast, event = np.broadcast_arrays(np.asarray(p, float), np.asarray(y, float))
+    forecast, event = np.asarray(p, np.float64), np.asarray(y, np.float64)
+    if forecast.shape != event.shape:
+        raise MetricError(
+            f"p has shape {forecast.shape}, y {event.shape}; pass one event a forecast"
+        )
     for name, values in (("p", forecast), ("y", event)):
-        if not ((values >= 0) & (values <= 1)).all():
-            raise ForecastError(f"{name}: values must be in [0, 1], not NaN")
+        # An average of probabilities may pass 1 by rounding.
+        if not ((values >= 0) & (values <= 1 + 1e-6)).all():
+            raise MetricError(f"{name}: values must be in [0, 1], not NaN")
     return forecast, event
 
 
 def _mix(p: Array, exists: Mask, eps: float) -> Array:
-    if not 0 <= eps < 1:
-        raise ForecastError(f"eps: {eps!r}; pass a weight in [0, 1)")
     return (1 - eps) * p + eps * exists / exists.sum(-1, keepdims=True)
 
 
@@ -96,22 +44,25 @@ def _mix(p: Array, exists: Mask, eps: float) -> Array:
 class Rule:
     """A proper scoring rule with what follows from it.
 
-    `loss` is the public function, ``(p, y, *, mask=None) -> (...)``; `losses` gives
-    ``L_k(p)``, the loss if option k is right, ``(p, mask) -> (..., K)``; `slopes` gives
-    ``p_j d/dp_j sum_k q_k L_k(p)``, ``(p, q, mask) -> (..., K)``, which stays finite
-    where the bare derivative does not.
+    `losses` gives ``L_k(p)``, the loss if option k is right, ``(p, mask) -> (..., K)``;
+    `slopes` gives ``p_j d/dp_j sum_k q_k L_k(p)``, ``(p, q, mask) -> (..., K)``, which
+    stays finite where the bare derivative does not; `soft` the loss on a soft target,
+    ``(p, q, mask) -> (...)``, where that is not the mean of ``L_k`` over the target.
     """
 
-    name: str
-    loss: Callable[..., Array]
     losses: Callable[[Array, Mask], Array]
     slopes: Callable[[Array, Array, Mask], Array]
+    soft: Callable[[Array, Array, Mask], Array] | None = None
+
+    def loss(self, p: ArrayLike, y: ArrayLike, mask: ArrayLike | None = None) -> Array:
+        """Loss of p under labels or soft targets y; shape (...)."""
+        return (self.soft or self._expected)(*scored(p, y, mask))
 
     def expected(
         self, p: ArrayLike, q: ArrayLike, mask: ArrayLike | None = None
     ) -> Array:
         """Mean loss ``sum_k q_k L_k(p)`` when labels are drawn from q; shape (...)."""
-        return self._expected(*_inputs(p, q, mask))
+        return self._expected(*scored(p, q, mask))
 
     def _expected(self, p: Array, q: Array, exists: Mask) -> Array:
         with np.errstate(invalid="ignore"):
@@ -126,7 +77,7 @@ class Rule:
         self, p: ArrayLike, q: ArrayLike, mask: ArrayLike | None = None
     ) -> Array:
         """Expected loss above the entropy: 0 at p = q, positive elsewhere."""
-        forecast, target, exists = _inputs(p, q, mask)
+        forecast, target, exists = scored(p, q, mask)
         least = self._expected(target, target, exists)
         return self._expected(forecast, target, exists) - least
 
@@ -139,7 +90,7 @@ class Rule:
         applied to the derivative in p. For Brier it is ``-2 J (y - p)``
         (`thm-identity`).
         """
-        forecast, target, exists = _inputs(p, y, mask)
+        forecast, target, exists = scored(p, y, mask)
         slopes = self.slopes(forecast, target, exists)
         return slopes - forecast * slopes.sum(-1, keepdims=True)
 
@@ -176,12 +127,38 @@ def _rps_slopes(p: Array, q: Array, exists: Mask) -> Array:
     return 2 * p * _above(gap) / steps
 
 
-def _sum(name: str, loss: Callable[..., Array], *terms: tuple[float, Rule]) -> Rule:
+def _brier_soft(p: Array, q: Array, exists: Mask) -> Array:
+    return ((p - q) ** 2).sum(-1)
+
+
+def _rps_soft(p: Array, q: Array, exists: Mask) -> Array:
+    gap = exists * (np.cumsum(p, -1) - np.cumsum(q, -1))
+    return (gap**2).sum(-1) / (exists.sum(-1) - 1)
+
+
+def _floored_log(floor: float) -> Rule:
+    """The improper log loss whose log is no lower than `floor`."""
+    if not floor < 0:
+        raise MetricError(f"floor: {floor!r}; pass a negative number")
     return Rule(
-        name,
-        loss,
-        lambda p, m: sum((w * r.losses(p, m) for w, r in terms), np.zeros(())),
-        lambda p, q, m: sum((w * r.slopes(p, q, m) for w, r in terms), np.zeros(())),
+        lambda p, m: np.minimum(_log_losses(p, m), -floor),
+        lambda p, q, m: np.where(p > np.exp(floor), -q, 0.0),
+    )
+
+
+def _sum(*terms: tuple[float, Rule]) -> Rule:
+    """Weighted sum of rules; on a soft target the mean over labels."""
+    weights = [w for w, _ in terms]
+    if not (min(weights) >= 0 and max(weights) > 0):
+        raise MetricError(
+            f"weights {weights}: a negative weight makes the rule improper; pass "
+            "numbers >= 0, one of them above 0"
+        )
+    # A term without weight is left out, since its loss may be infinite.
+    used = [(w, rule) for w, rule in terms if w]
+    return Rule(
+        lambda p, m: np.sum([w * rule.losses(p, m) for w, rule in used], axis=0),
+        lambda p, q, m: np.sum([w * rule.slopes(p, q, m) for w, rule in used], axis=0),
     )
 
 
@@ -189,9 +166,11 @@ def clamped(rule: Rule, eps: float) -> Rule:
     """Bound a rule and keep it strictly proper: mix the forecast AND the label.
 
     ``sum_k ((1 - eps) 1[k = y] + eps/K) L_k((1 - eps) p + eps/K)``, minimised at p = q
-    on the whole simplex (`thm-clamp`), for eps in [0, 1). Mixing p alone, or flooring
+    on the whole simplex (`thm-clamp`), for eps in (0, 1). Mixing p alone, or flooring
     the log, is not.
     """
+    if not 0 < eps < 1:
+        raise MetricError(f"eps: {eps!r}; pass a weight strictly between 0 and 1")
 
     def losses(p: Array, exists: Mask) -> Array:
         raw = np.where(exists, rule.losses(_mix(p, exists, eps), exists), 0.0)
@@ -204,11 +183,50 @@ def clamped(rule: Rule, eps: float) -> Rule:
         ratio = np.divide(p, forecast, out=np.zeros_like(p), where=forecast > 0)
         return (1 - eps) * ratio * raw
 
-    def loss(p: ArrayLike, y: ArrayLike, mask: ArrayLike | None = None) -> Array:
-        return built.expected(p, y, mask)
+    return Rule(losses, slopes)
 
-    built = Rule(f"{rule.name}_clamped", loss, losses, slopes)
-    return built
+
+def power_rule(alpha: float) -> Rule:
+    """Power loss ``1 - alpha p_y^(alpha-1) + (alpha-1) sum_j p_j^alpha``, alpha > 1.
+
+    alpha 2 is Brier; a larger alpha attends to large probabilities, a smaller one to
+    small ones.
+    """
+    if not 1 < alpha < np.inf:
+        raise MetricError(f"alpha: {alpha!r}; pass a number above 1")
+    c = alpha - 1
+    return Rule(
+        lambda p, m: 1 - alpha * p**c + c * (p**alpha).sum(-1, keepdims=True),
+        lambda p, q, m: alpha * c * (p**alpha - q * p**c),
+    )
+
+
+def log_spherical_rule(weight: float = 0.5, rps_weight: float = 0.0) -> Rule:
+    """Build the `Rule` of `log_spherical`."""
+    return _log_spherical(RULES["log"], weight, rps_weight)
+
+
+def _log_spherical(log: Rule, weight: float, rps_weight: float) -> Rule:
+    return _sum((1.0, log), (weight, RULES["spherical"]), (rps_weight, RULES["rps"]))
+
+
+RULES: dict[str, Rule] = {
+    "brier": Rule(
+        lambda p, m: 1 - 2 * p + (p * p).sum(-1, keepdims=True),
+        lambda p, q, m: 2 * p * (p - q),
+        _brier_soft,
+    ),
+    "log": Rule(_log_losses, lambda p, q, m: -q),
+    # Spherical loss 1 - p_y / ||p||, in [0, 1].
+    "spherical": Rule(lambda p, m: 1 - p / _norm(p), _spherical_slopes),
+    "rps": Rule(_rps_losses, _rps_slopes, _rps_soft),
+}
+"""Rules by name; `clamped` and the ``*_rule`` functions build more."""
+RULES["log_spherical"] = log_spherical_rule()
+RULES["nll_brier"] = _sum((1.0, RULES["log"]), (1.0, RULES["brier"]))
+
+
+# --- Losses by their own names ---------------------------------------------------
 
 
 def brier(
@@ -223,15 +241,14 @@ def brier(
     >>> round(float(brier([0.7, 0.2, 0.1], 0)), 12)
     0.14
     """
-    forecast, target, _ = _inputs(p, y, mask)
-    loss = ((forecast - target) ** 2).sum(-1)
+    loss = RULES["brier"].loss(p, y, mask)
     return loss / 2 if half else loss
 
 
 def binary_brier(p: ArrayLike, y: ArrayLike) -> Array:
     """Brier loss of an event ``(p - y)^2``, in [0, 1]: p its probability, y 0 or 1.
 
-    It equals half of `brier` on (p, 1 - p).
+    Both have one shape, (...). It equals half of `brier` on (p, 1 - p).
     """
     forecast, event = _events(p, y)
     return (forecast - event) ** 2
@@ -253,22 +270,9 @@ def log_loss(
         Above 0, the bounded and strictly proper `clamped` loss.
     floor : float, negative
         For teaching: the improper ``-max(log p, floor)`` (`thm-clamp`), under which
-        zero is the better report for a rare option.
+        zero is the better report for a rare option. Not together with eps.
     """
-    forecast, target, exists = _inputs(p, y, mask)
-    if floor is not None:
-        if eps or not floor < 0:
-            raise ForecastError("floor: pass a negative number, without eps")
-        with np.errstate(divide="ignore"):
-            return -(target * np.maximum(np.log(forecast), floor)).sum(-1)
-    forecast, target = _mix(forecast, exists, eps), _mix(target, exists, eps)
-    with np.errstate(divide="ignore"):
-        return 0.0 - xlogy(target, forecast).sum(-1)
-
-
-def spherical_loss(p: ArrayLike, y: ArrayLike, mask: ArrayLike | None = None) -> Array:
-    """Spherical loss ``1 - sum_k y_k p_k / ||p||``, in [0, 1]."""
-    return RULES["spherical"].expected(p, y, mask)
+    return log_spherical(p, y, weight=0.0, eps=eps, floor=floor, mask=mask)
 
 
 def rps(p: ArrayLike, y: ArrayLike, mask: ArrayLike | None = None) -> Array:
@@ -277,9 +281,7 @@ def rps(p: ArrayLike, y: ArrayLike, mask: ArrayLike | None = None) -> Array:
     P and Y are cumulative over the row's options in order; K counts the row's options.
     Epstein (1969). On a soft target it is the distance of the two distributions.
     """
-    forecast, target, exists = _inputs(p, y, mask)
-    gap = exists * (np.cumsum(forecast, -1) - np.cumsum(target, -1))
-    return (gap**2).sum(-1) / (exists.sum(-1) - 1)
+    return RULES["rps"].loss(p, y, mask)
 
 
 def log_spherical(
@@ -304,17 +306,11 @@ def log_spherical(
     eps, floor, mask
         As `log_loss`; eps mixes forecast and label of the whole composite.
     """
-    forecast, target, exists = _inputs(p, y, mask)
-    if floor is not None:
-        log = log_loss(forecast, target, eps=eps, floor=floor, mask=exists)
-        arguments = (forecast, target, exists)
-        return (
-            log
-            + weight * RULES["spherical"].expected(*arguments)
-            + rps_weight * RULES["rps"].expected(*arguments)
-        )
-    rule = log_spherical_rule(weight, rps_weight)
-    return (clamped(rule, eps) if eps else rule).expected(forecast, target, exists)
+    if floor is not None and eps:
+        raise MetricError("floor: pass it without eps")
+    log = RULES["log"] if floor is None else _floored_log(floor)
+    rule = _log_spherical(log, weight, rps_weight)
+    return (clamped(rule, eps) if eps else rule).loss(p, y, mask)
 
 
 def nll_brier(
@@ -325,69 +321,12 @@ def nll_brier(
     brier_weight: float = 1.0,
     mask: ArrayLike | None = None,
 ) -> Array:
-    """Weighted sum of `log_loss` and `brier`; its first term is unbounded."""
-    log = log_loss(p, y, mask=mask)
-    return nll_weight * log + brier_weight * brier(p, y, mask=mask)
+    """Weighted sum of `log_loss` and Brier loss; its first term is unbounded.
 
-
-def power_loss(
-    p: ArrayLike, y: ArrayLike, *, alpha: float, mask: ArrayLike | None = None
-) -> Array:
-    """Power loss ``1 - alpha p_y^(alpha-1) + (alpha-1) sum_j p_j^alpha``, alpha > 1.
-
-    alpha 2 is Brier; a larger alpha attends to large probabilities, a smaller one to
-    small ones. Linear in a soft target.
+    Weights are not negative. On a soft target it is the mean over labels.
     """
-    return power_rule(alpha).expected(p, y, mask)
-
-
-def power_rule(alpha: float) -> Rule:
-    """Build the `Rule` of `power_loss`."""
-    if not 1 < alpha < np.inf:
-        raise ForecastError(f"alpha: {alpha!r}; pass a number above 1")
-    c = alpha - 1
-    return Rule(
-        f"power_{alpha:g}",
-        partial(power_loss, alpha=alpha),
-        lambda p, m: 1 - alpha * p**c + c * (p**alpha).sum(-1, keepdims=True),
-        lambda p, q, m: alpha * c * (p**alpha - q * p**c),
-    )
-
-
-def log_spherical_rule(weight: float = 0.5, rps_weight: float = 0.0) -> Rule:
-    """Build the `Rule` of `log_spherical`."""
-    if not min(weight, rps_weight) >= 0:
-        raise ForecastError("weights: a negative weight makes the rule improper")
-    return _sum(
-        "log_spherical_rps" if rps_weight else "log_spherical",
-        partial(log_spherical, weight=weight, rps_weight=rps_weight),
-        (1.0, RULES["log"]),
-        (weight, RULES["spherical"]),
-        (rps_weight, RULES["rps"]),
-    )
-
-
-RULES: dict[str, Rule] = {
-    "brier": Rule(
-        "brier",
-        brier,
-        lambda p, m: 1 - 2 * p + (p * p).sum(-1, keepdims=True),
-        lambda p, q, m: 2 * p * (p - q),
-    ),
-    "log": Rule("log", log_loss, _log_losses, lambda p, q, m: -q),
-    "spherical": Rule(
-        "spherical", spherical_loss, lambda p, m: 1 - p / _norm(p), _spherical_slopes
-    ),
-    "rps": Rule("rps", rps, _rps_losses, _rps_slopes),
-    "power_3": power_rule(3.0),
-}
-"""Rules by name; `clamped` and the ``*_rule`` functions build more."""
-RULES["log_clamped"] = clamped(RULES["log"], 0.01)
-RULES["log_spherical"] = log_spherical_rule()
-RULES["log_spherical_rps"] = log_spherical_rule(rps_weight=1.0)
-RULES["nll_brier"] = _sum(
-    "nll_brier", nll_brier, (1.0, RULES["log"]), (1.0, RULES["brier"])
-)
+    terms = (nll_weight, RULES["log"]), (brier_weight, RULES["brier"])
+    return _sum(*terms).loss(p, y, mask)
 
 
 # --- Decompositions --------------------------------------------------------------
@@ -409,26 +348,19 @@ class Murphy:
     within: float
 
 
-def murphy(
-    p: ArrayLike,
-    y: ArrayLike,
-    *,
-    n_bins: int | None = None,
-    groups: ArrayLike | None = None,
-    mask: ArrayLike | None = None,
-) -> Murphy:
+def murphy(p: ArrayLike, y: ArrayLike, *, n_bins: int | None = None) -> Murphy:
     """Decompose the mean Brier loss over groups of rows. Murphy (1973).
 
     Parameters
     ----------
     p : array (N,) or (N, K)
-        Probabilities of an event (the loss is then `binary_brier`), or forecasts.
+        Probabilities of an event (the loss is then `binary_brier`), or forecasts; 0
+        where a row has no such option.
     y : array
         Events 0/1 (N,), or labels (N,) or soft targets (N, K) for forecasts.
     n_bins : int, optional
-        Group by equal-width bins [k/n_bins, (k+1)/n_bins) of p, or of max p.
-    groups : array (N,), optional
-        Group by these values. By default each distinct forecast is a group.
+        Group by the equal-width bins of p, or of max p, as `metrics.bin_index`. By
+        default each distinct forecast is a group.
 
     Examples
     --------
@@ -439,18 +371,14 @@ def murphy(
     if np.ndim(p) == 1:
         forecast, target = (a[:, None] for a in _events(p, y))
     else:
-        forecast, target, _ = _inputs(p, y, mask)
+        forecast, target, _ = scored(p, y)
     if forecast.ndim != 2 or not len(forecast):
-        raise ForecastError(f"p: shape is {np.shape(p)}; pass (N,) or (N, K), N >= 1")
+        raise MetricError(f"p: shape is {np.shape(p)}; pass (N,) or (N, K), N >= 1")
+    keys = forecast
     if n_bins is not None:
-        if groups is not None or n_bins < 1:
-            raise ForecastError("murphy: pass n_bins >= 1, or groups, not both")
-        edges = np.arange(1, n_bins) / n_bins
-        groups = np.searchsorted(edges, forecast.max(1), side="right")
-    keys = forecast if groups is None else np.asarray(groups)
-    if len(keys) != len(forecast):
-        raise ForecastError(f"groups: {len(keys)} for {len(forecast)} rows")
+        keys = bin_index(np.reshape(p, (len(forecast), -1)).max(1), n_bins)
     _, code = np.unique(keys, axis=0, return_inverse=True)
+    code = code.ravel()  # NumPy 2.0 keeps the axis
     size = np.bincount(code)
 
     def means(x: Array) -> Array:
@@ -486,8 +414,8 @@ class Corp:
     recalibrated: Array
 
 
-def corp(p: ArrayLike, y: ArrayLike, rule: Literal["brier", "log"] = "brier") -> Corp:
-    """Decompose the mean loss of event forecasts, without bins.
+def corp(p: ArrayLike, y: ArrayLike) -> Corp:
+    """Decompose the mean `binary_brier` of event forecasts, without bins.
 
     Dimitriadis, Gneiting & Jordan (2021), PNAS 118(8). Forecasts are recalibrated by
     isotonic regression (tied forecasts pooled); miscalibration is the loss this takes
@@ -497,14 +425,10 @@ def corp(p: ArrayLike, y: ArrayLike, rule: Literal["brier", "log"] = "brier") ->
     ----------
     p, y : arrays (N,)
         Event probabilities and events 0/1, such as confidence and correctness.
-    rule : {"brier", "log"}
-        `binary_brier`, or the log loss of the event (which may be infinite).
     """
     forecast, event = _events(p, y)
     if forecast.ndim != 1 or not forecast.size:
-        raise ForecastError(f"corp: shape is {forecast.shape}; pass (N,), N >= 1")
-    if rule not in ("brier", "log"):
-        raise ForecastError(f"rule: {rule!r}; pass 'brier' or 'log'")
+        raise MetricError(f"corp: shape is {forecast.shape}; pass (N,), N >= 1")
     # Loaded here: it takes longer to import than the rest of the package together.
     from scipy.optimize import isotonic_regression
 
@@ -514,10 +438,7 @@ def corp(p: ArrayLike, y: ArrayLike, rule: Literal["brier", "log"] = "brier") ->
     recalibrated = np.clip(fitted, 0.0, 1.0)[code]
 
     def mean_loss(q: Array) -> float:
-        if rule == "brier":
-            return float(((q - event) ** 2).mean())
-        with np.errstate(divide="ignore"):
-            return float(-(xlogy(event, q) + xlogy(1 - event, 1 - q)).mean())
+        return float(((q - event) ** 2).mean())
 
     loss, best = mean_loss(forecast), mean_loss(recalibrated)
     base = mean_loss(np.full_like(event, event.mean()))

@@ -128,16 +128,14 @@ def label_task(name: str) -> Task:
     ValueError
         Rows differ in their number of options.
     """
-    parts = {
-        "train": load_items(name, "train"),
-        "validation": load_items(name, "val"),
-        "test": load_items(name, "test"),
-    }
+    built = {"train": "train", "validation": "val", "test": "test"}
+    parts = {split: load_items(name, part) for split, part in built.items()}
     rows = [item for part in parts.values() for item in part]
-    splits, start = {}, 0
-    for split, part in parts.items():
-        splits[split] = np.arange(start, start + len(part))
-        start += len(part)
+    edges = np.cumsum([0, *map(len, parts.values())])
+    splits = {
+        split: np.arange(start, stop)
+        for split, start, stop in zip(parts, edges, edges[1:], strict=False)
+    }
     return Task(
         f"label-{name}",
         [(item.state, item.question) for item in rows],
@@ -188,30 +186,21 @@ class Noise:
             case "redraw":
                 return Redraw(env, self.rate, seed)
             case "unresolved":
-                hidden = Unresolved(env, self.rate, seed, self.rate_wrong)
-                return ScoredAsWrong(hidden) if self.as_wrong else hidden
+                kind = ScoredAsWrong if self.as_wrong else Unresolved
+                return kind(env, self.rate, seed, self.rate_wrong)
         raise ValueError(
             f"noise kind {self.kind!r} is not none, flip, redraw or unresolved"
         )
 
 
-class ScoredAsWrong:
+class ScoredAsWrong(Unresolved):
     """The common mistake: an outcome that never came counts as a failure."""
 
-    def __init__(self, env: Any) -> None:
-        self._env = env
+    __slots__ = ()
 
     def outcomes(self, rows: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """Outcomes with NaN replaced by 0."""
-        return np.nan_to_num(self._env.outcomes(rows, actions), nan=0.0)
-
-    def state_dict(self) -> dict[str, Any]:
-        """State of the wrapped environment."""
-        return self._env.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the wrapped environment."""
-        self._env.load_state_dict(state)
+        return np.nan_to_num(super().outcomes(rows, actions), nan=0.0)
 
 
 WARMUP_ARM = Arm("warmup", "Warm-up", "nll")
@@ -231,8 +220,9 @@ def score(p: np.ndarray, counts: np.ndarray) -> dict[str, float]:
     -------
     dict
         ``accuracy``: chance that a random verdict agrees with the most probable
-        option; ``brier`` in [0, 2]; ``nll`` in nats; ``ece``: 15 equal-width bins;
-        ``confidence``: mean max p; ``gap``: confidence minus accuracy.
+        option; ``brier`` in [0, 2]; ``nll`` in nats, p no lower than the least float32
+        (87 nats) so that it stays finite; ``ece``: 15 equal-width bins; ``confidence``:
+        mean max p; ``gap``: confidence minus accuracy.
     """
     p = np.asarray(p, dtype=np.float64)
     share = counts / counts.sum(-1, keepdims=True)
@@ -304,6 +294,11 @@ def run(
     labelled, bandit = order[: warmup.rows], order[warmup.rows :]
     if "warmup" in task.splits:
         labelled, bandit = task.splits["warmup"][: warmup.rows], task.splits["train"]
+    if len(labelled) < warmup.rows:
+        raise ValueError(
+            f"task {task.name!r} has {len(labelled)} rows, too few for a warm-up of "
+            f"{warmup.rows}"
+        )
 
     def evaluate(p: Any, split: str = "validation") -> dict[str, float]:
         rows = task.splits[split]
@@ -350,11 +345,8 @@ def run(
             else TrainResult(evaluations=[evaluate(policy, "test")])
         )
     before = {k: v for k, v in warmed.evaluations[-1].items() if k != "step"}
-    if arm.name == WARMUP_ARM.name:
-        config = replace(config, outcomes=0)
-        full = run_config(task, arm, config, seed, warmup, noise, policy_config, more)
-        result = None
-    else:
+    result = TrainResult()
+    if arm.name != WARMUP_ARM.name:
         kind = LabelledEnv if arm.needs == "label" else RaterEnv
         env = noise.wrap(
             kind(task.counts, [seed, _VERDICTS], arm.shared_outcome), [seed, _NOISE]
@@ -390,23 +382,23 @@ def run(
         },
         used={
             "labels": float(warmup.rows),
-            "outcomes": float(result.outcomes) if result else 0.0,
-            "prompts": float(result.prompts) if result else 0.0,
-            "forward_passes": float(result.forward_passes) if result else 0.0,
-            "steps": float(result.steps) if result else 0.0,
-            "seconds": round(result.seconds, 3) if result else 0.0,
+            "outcomes": float(result.outcomes),
+            "prompts": float(result.prompts),
+            "forward_passes": float(result.forward_passes),
+            "steps": float(result.steps),
+            "seconds": round(result.seconds, 3),
         },
-        curve=[_rounded(row) for row in result.evaluations] if result else [],
+        curve=[_rounded(row) for row in result.evaluations],
         # Runs without evaluations are cells of a grid: their metrics are enough.
         signals=(
-            thin((result or warmed).history)
+            thin(result.history or warmed.history)
             if policy_config or config.eval_every
             else []
         ),
-        stopped=bool(result and result.stopped),
+        stopped=result.stopped,
         data_hash=task.data_hash,
     )
-    if result and checkpoints:
+    if result.steps and checkpoints:
         place(arm.name, full).unlink()
     width = p.shape[1]
     rest = [np.pad(q, ((0, 0), (0, width - q.shape[1]))) for q in others.values()]
@@ -425,9 +417,12 @@ def run_config(
 ) -> dict[str, Any]:
     """Everything that decides a run's result, JSON-ready; its hash is the key.
 
-    ``policy`` is left out where it is None, the decision head of old; ``more`` is what
-    few runs need to say (:func:`elsewhere_config`).
+    The warm-up alone spends no outcomes, whatever the budget of the others. ``policy``
+    is left out where it is None, the decision head of old; ``more`` is what few runs
+    need to say (:func:`elsewhere_config`).
     """
+    if arm.name == WARMUP_ARM.name:
+        config = replace(config, outcomes=0)
     return {
         "task": task.name,
         "data": task.data_hash,

@@ -16,17 +16,17 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
-from rlcd_core.env import LoggedEnv
+from rlcd_core.env import Env, LoggedEnv
 from rlcd_core.files import write_atomically
 from rlcd_core.rewards import OBJECTIVES, STATED, Feedback, sample_actions
 
@@ -51,7 +51,7 @@ class Arm:
     objective : str
         Key of ``rewards.OBJECTIVES``, or of ``rewards.STATED`` for pairs.
     group_size : int
-        Actions ``G`` per question (1 for arms that see labels).
+        Actions ``G`` per question; 1 for arms that see labels or rankings.
     shared_outcome : bool
         True: one label judges the whole group. False: each action meets its own draw.
     replacement : bool
@@ -81,8 +81,11 @@ class Arm:
                 f"arm {self.name!r}: unknown objective {self.objective!r}; "
                 f"choose one of {', '.join(sorted(_KNOWN))}"
             )
-        if self.group_size < 1:
-            raise ValueError(f"arm {self.name!r}: group_size must be at least 1")
+        if self.group_size < 1 or (self.needs != "outcome" and self.group_size > 1):
+            raise ValueError(
+                f"arm {self.name!r}: group_size {self.group_size} must be at least 1, "
+                "and 1 where a label or a ranking is told"
+            )
         if not (0 <= self.epsilon <= 1 and 0 < self.temperature < math.inf):
             raise ValueError(
                 f"arm {self.name!r}: epsilon {self.epsilon} must be in [0, 1] and "
@@ -161,16 +164,6 @@ class TrainConfig:
         done = (step - warm) / max(1, total - warm)
         cosine = 0.5 * (1.0 + math.cos(math.pi * done))
         return self.final_rate + (1.0 - self.final_rate) * cosine
-
-
-class Environment(Protocol):
-    """What the loop may ask the world: outcomes of actions, and nothing else."""
-
-    def outcomes(self, rows: np.ndarray, actions: np.ndarray) -> np.ndarray: ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 SAVING_SHARE = 0.05
@@ -263,7 +256,7 @@ def action_generator(seed: int, step: int) -> torch.Generator:
 
 def feedback(
     arm: Arm,
-    env: Environment,
+    env: Env,
     rows: np.ndarray,
     log_probs: torch.Tensor,
     generator: torch.Generator,
@@ -277,6 +270,11 @@ def feedback(
     ----------
     log_probs : (B, K) tensor
         The policy's log-probabilities; no gradient flows through the draw.
+
+    Raises
+    ------
+    ValueError
+        The arm wants several actions a question of a log, which holds one.
     """
     device = log_probs.device
     none = torch.zeros((len(rows), 0), device=device)
@@ -287,14 +285,20 @@ def feedback(
         order = torch.as_tensor(env.rankings(rows), device=device)  # type: ignore[attr-defined]
         return Feedback(none.long(), none, rankings=order.long())
     if isinstance(env, LoggedEnv):  # decisions already taken: nothing is drawn
+        if arm.group_size > 1:
+            raise ValueError(
+                f"arm {arm.name!r} takes {arm.group_size} actions a question and a log "
+                "holds one; pass an arm with group_size 1"
+            )
         taken, heard, chance = env.logged(rows)
-        return Feedback(
+        told = Feedback(
             torch.as_tensor(taken, device=device),
             torch.as_tensor(heard, dtype=torch.float32, device=device),
-            None
-            if chance is None
-            else torch.as_tensor(chance, dtype=torch.float32, device=device),
         )
+        if chance is None:
+            return told
+        chance = torch.as_tensor(chance, dtype=torch.float32, device=device)
+        return replace(told, propensities=chance)
     actions, propensities = sample_actions(
         log_probs.detach().float().cpu(),
         arm.group_size,
@@ -309,7 +313,7 @@ def feedback(
     return Feedback(
         actions=actions.to(device),
         outcomes=outcomes,
-        propensities=None if propensities is None else propensities.to(device),
+        propensities=propensities.to(device),
     )
 
 
@@ -347,15 +351,15 @@ def autocast(device: torch.device) -> torch.autocast:
     """
     if device.type != "cuda":
         return torch.autocast(device.type, enabled=False)
-    capable = torch.cuda.get_device_capability(device) >= (8, 0)
-    return torch.autocast("cuda", torch.bfloat16 if capable else torch.float16)
+    half = torch.bfloat16 if _has_bf16(device) else torch.float16
+    return torch.autocast("cuda", half)
 
 
 def train(
     policy: torch.nn.Module,
     prepared: Any,
     rows: np.ndarray,
-    env: Environment,
+    env: Env,
     arm: Arm,
     config: TrainConfig,
     seed: int,
@@ -373,16 +377,17 @@ def train(
         The questions, as the policy prepared them.
     rows : (N,) int array
         Rows of ``prepared`` to train on.
-    env : Environment
+    env : Env
         Answers what the arm may ask.
     evaluate : callable, optional
-        Called every ``config.eval_every`` steps and at step 0; its ``accuracy`` feeds
-        the stop rule (more than ``stop_drop`` below step 0, ``stop_patience`` times in
-        a row).
+        Called every ``config.eval_every`` steps, at step 0 and at the end; its
+        ``accuracy`` feeds the stop rule (more than ``stop_drop`` below step 0,
+        ``stop_patience`` times in a row). It sees the weights as they are, before
+        ``weight_average`` puts their mean in place.
     checkpoint : Path, optional
         A safetensors file, written atomically every ``config.checkpoint_every`` steps,
         or as `Saving` decides where that is 0, and at the end; resumed from if it is
-        there.
+        there. Its name must tell the data: of them only row numbers are compared.
 
     Returns
     -------
@@ -391,16 +396,25 @@ def train(
     Raises
     ------
     FloatingPointError
-        If the loss stops being finite; names the arm and step.
+        If the loss or its gradient stops being finite; names the arm and step.
     ValueError
-        If there is no row to train on, or a checkpoint is damaged or belongs to
-        another run (arm, configuration, seed, rows, shapes or kind of environment).
+        If there is no row to train on, the objective needs whole batches and
+        ``micro_batch`` splits them, or a checkpoint is damaged or belongs to another
+        run (arm, configuration, seed, rows, shapes or kind of environment).
     """
     if not len(rows):
         raise ValueError(f"arm {arm.name!r}: no row to train on; pass at least one")
     total = config.steps(arm.group_size)
     size = config.prompts_per_step(arm.group_size)
     objective = _KNOWN[arm.objective]
+    micro = size if config.micro_batch is None else config.micro_batch
+    if micro < 1:
+        raise ValueError(f"micro_batch {micro}: pass at least 1, or leave it out")
+    if objective.couples_rows and micro < size:
+        raise ValueError(
+            f"arm {arm.name!r} normalises over its batch of {size}: micro_batch "
+            f"{micro} would change what it learns; leave it out"
+        )
     parameters = [p for p in policy.parameters() if p.requires_grad]
     device = parameters[0].device
     peak = config.learning_rate * arm.rate_scale
@@ -419,10 +433,9 @@ def train(
     result = TrainResult()
     memory: list[Feedback] = []
     identity = _identity(arm, config, seed, rows, parameters, env)
+    run = _Run(identity, parameters, averaged, optimiser, scaler, env, memory)
     if checkpoint is not None and checkpoint.exists():
-        result = _restore(
-            checkpoint, identity, parameters, averaged, optimiser, scaler, env, memory
-        )
+        result = _restore(checkpoint, run)
     elif evaluate is not None:
         result.evaluations.append({"step": 0.0, **evaluate(policy)})
 
@@ -433,11 +446,9 @@ def train(
     entered = time.perf_counter()
     began = entered - result.seconds
     saving = Saving(config.checkpoint_every)
-    steps: Iterator[int] = iter(range(result.steps, total))
-    if progress:
-        steps = iter(tqdm(range(result.steps, total), desc=arm.name, leave=False))
+    steps = range(result.steps, total)
     policy.train()
-    for step in steps:
+    for step in tqdm(steps, arm.name, leave=False, disable=not progress):
         if result.stopped:
             break
         for group in optimiser.param_groups:
@@ -448,7 +459,7 @@ def train(
         generator = action_generator(seed, fresh)
         optimiser.zero_grad(set_to_none=True)
         row: dict[str, float] = {"step": float(step + 1), "loss": 0.0}
-        parts = _split(chosen, config.micro_batch)
+        parts = [chosen[start : start + micro] for start in range(0, size, micro)]
         for i, part in enumerate(parts):
             share = len(part) / size
             batch = prepared.take(part)
@@ -472,14 +483,18 @@ def train(
             for name, value in (signals(log_probs.float(), told) | noticed).items():
                 row[name] = row.get(name, 0.0) + value * share
             result.forward_passes += len(part)
-        if not math.isfinite(row["loss"]):
-            raise FloatingPointError(
-                f"arm {arm.name!r}, step {step}: the loss is {row['loss']}; lower the "
-                f"learning rate ({peak:g}) or look at the inputs of rows {chosen[:4]}"
-            )
         scaler.unscale_(optimiser)
         norm = torch.nn.utils.clip_grad_norm_(parameters, config.clip, foreach=True)
         row["grad_norm"] = float(norm)
+        # A scaler skips steps whose gradient overflows; without one, one such step
+        # would spoil every weight, and the next checkpoint with them.
+        skips = scaler.is_enabled()
+        if not (math.isfinite(row["loss"]) and (skips or norm.isfinite())):
+            raise FloatingPointError(
+                f"arm {arm.name!r}, step {step}: the loss is {row['loss']}, the norm "
+                f"of its gradient {float(norm)}; lower the learning rate ({peak:g}) or "
+                f"look at the inputs of rows {chosen[:4]}"
+            )
         scaler.step(optimiser)
         scaler.update()
         if averaged:
@@ -501,17 +516,7 @@ def train(
         result.seconds = now - began
         due = result.steps == total or result.stopped
         if checkpoint is not None and (due or saving.due(result.steps, now - entered)):
-            _save(
-                checkpoint,
-                identity,
-                parameters,
-                averaged,
-                optimiser,
-                scaler,
-                env,
-                memory,
-                result,
-            )
+            _save(checkpoint, run, result)
             saving.paid(time.perf_counter() - now)
     if averaged:
         with torch.no_grad():
@@ -521,19 +526,8 @@ def train(
     return result
 
 
-def with_rate(config: TrainConfig, learning_rate: float) -> TrainConfig:
-    """The same configuration at another learning rate."""
-    return replace(config, learning_rate=learning_rate)
-
-
 def _has_bf16(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) >= (8, 0)
-
-
-def _split(rows: np.ndarray, size: int | None) -> list[np.ndarray]:
-    if size is None or size >= len(rows):
-        return [rows]
-    return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 def _should_stop(evaluations: list[dict[str, float]], config: TrainConfig) -> bool:
@@ -550,7 +544,7 @@ def _identity(
     seed: int,
     rows: np.ndarray,
     parameters: list[torch.Tensor],
-    env: Environment,
+    env: Env,
 ) -> str:
     order = hashlib.sha256(np.ascontiguousarray(rows, np.int64).tobytes()).hexdigest()
     shapes = [list(p.shape) for p in parameters]
@@ -567,32 +561,35 @@ def _digest(tensors: dict[str, torch.Tensor]) -> str:
     return total.hexdigest()
 
 
-def _save(
-    path: Path,
-    identity: str,
-    parameters: list[torch.Tensor],
-    averaged: list[torch.Tensor],
-    optimiser: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler,
-    env: Environment,
-    memory: list[Feedback],
-    result: TrainResult,
-) -> None:
+@dataclass(frozen=True)
+class _Run:
+    """What a checkpoint holds of a run, and whose it is."""
+
+    identity: str
+    parameters: list[torch.Tensor]
+    averaged: list[torch.Tensor]
+    optimiser: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    env: Env
+    memory: list[Feedback]
+
+
+def _save(path: Path, run: _Run, result: TrainResult) -> None:
     from safetensors.torch import save
 
-    tensors = {f"p.{i}": p.detach() for i, p in enumerate(parameters)}
-    tensors |= {f"a.{i}": p for i, p in enumerate(averaged)}
-    for i, parameter in enumerate(parameters):
-        for name, value in optimiser.state[parameter].items():
+    tensors = {f"p.{i}": p.detach() for i, p in enumerate(run.parameters)}
+    tensors |= {f"a.{i}": p for i, p in enumerate(run.averaged)}
+    for i, parameter in enumerate(run.parameters):
+        for name, value in run.optimiser.state[parameter].items():
             tensors[f"s.{i}.{name}"] = value
-    for i, told in enumerate(memory):
+    for i, told in enumerate(run.memory):
         for name in _HEARD:
             if (value := getattr(told, name)) is not None:
                 tensors[f"m.{i}.{name}"] = value
     note = {
-        "identity": identity,
-        "env": json.dumps(env.state_dict()),
-        "scaler": json.dumps(scaler.state_dict()),
+        "identity": run.identity,
+        "env": json.dumps(run.env.state_dict()),
+        "scaler": json.dumps(run.scaler.state_dict()),
         "result": json.dumps(asdict(result)),
     }
     copies = {name: value.contiguous().cpu() for name, value in tensors.items()}
@@ -600,16 +597,7 @@ def _save(
     write_atomically(path, save(copies, metadata=note))
 
 
-def _restore(
-    path: Path,
-    identity: str,
-    parameters: list[torch.Tensor],
-    averaged: list[torch.Tensor],
-    optimiser: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler,
-    env: Environment,
-    memory: list[Feedback],
-) -> TrainResult:
+def _restore(path: Path, run: _Run) -> TrainResult:
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -620,7 +608,7 @@ def _restore(
         raise ValueError(
             f"{path} is no whole checkpoint ({error}); delete it and run again"
         ) from error
-    if note.get("identity") != identity:
+    if note.get("identity") != run.identity:
         raise ValueError(
             f"{path} is a checkpoint of another run (arm, configuration, seed, rows, "
             "shapes or environment differ); delete it or choose another path"
@@ -632,28 +620,28 @@ def _restore(
             f"stated, {found} found); delete it and run again"
         )
     with torch.no_grad():
-        for i, parameter in enumerate(parameters):
+        for i, parameter in enumerate(run.parameters):
             parameter.copy_(tensors[f"p.{i}"])
-        for i, mean in enumerate(averaged):
+        for i, mean in enumerate(run.averaged):
             mean.copy_(tensors[f"a.{i}"])
-    for i, parameter in enumerate(parameters):
+    for i, parameter in enumerate(run.parameters):
         prefix = f"s.{i}."
-        optimiser.state[parameter] = {
+        run.optimiser.state[parameter] = {
             name.removeprefix(prefix): (
                 value if name.endswith(".step") else value.to(parameter.device)
             )
             for name, value in tensors.items()
             if name.startswith(prefix)
         }
-    device = parameters[0].device
+    device = run.parameters[0].device
     count = sum(name.endswith(".actions") for name in tensors)
     for i in range(count):
         found_here = {n: tensors.get(f"m.{i}.{n}") for n in _HEARD}
-        memory.append(
+        run.memory.append(
             Feedback(
                 **{n: v if v is None else v.to(device) for n, v in found_here.items()}
             )
         )
-    scaler.load_state_dict(json.loads(note["scaler"]))
-    env.load_state_dict(json.loads(note["env"]))
+    run.scaler.load_state_dict(json.loads(note["scaler"]))
+    run.env.load_state_dict(json.loads(note["env"]))
     return TrainResult(**json.loads(note["result"]))

@@ -16,9 +16,14 @@ from rlcd_core.export import Export, export
 from rlcd_core.extra import asking
 from rlcd_core.extra.batching import gates_for
 from rlcd_core.gates import Gate
-from rlcd_core.policy.letter import LetterPolicy
 from rlcd_core.schema import SchemaError
-from tests.tiny_models import QUESTIONS, STATE, letter_tokenizer, tiny_model
+from tests.tiny_models import (
+    QUESTIONS,
+    STATE,
+    letter_policy,
+    letter_tokenizer,
+    tiny_model,
+)
 
 FLAGS = [
     "--choice",
@@ -52,7 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def decider() -> Decider:
-    return Decider(LetterPolicy(tiny_model("llama"), letter_tokenizer()))
+    return Decider(letter_policy())
 
 
 def run(*arguments: Any, text: str | bytes | None = None) -> Any:
@@ -177,7 +182,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An export that asks one question and brings gates for it."""
     path = tmp_path_factory.mktemp("exports") / "one"
     export(
-        LetterPolicy(tiny_model("llama"), letter_tokenizer()),
+        letter_policy(),
         path,
         questions={"team": QUESTIONS[0]},
         temperature=Temperature(2.0, "nll", 1.0, 1.0, False),

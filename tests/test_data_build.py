@@ -239,6 +239,23 @@ def test_label_text_and_unlabelled_rows(tmp_path: Path) -> None:
         hub.read_hub(local, {"train": 9})
 
 
+def test_a_converted_model_does_not_hide_a_changed_source(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("torch")
+    from rlcd_core import __main__ as command
+
+    def changed(name: str) -> Path:
+        raise SourceError(f"{name}: the bytes differ")
+
+    monkeypatch.setattr(command, "fetch", changed)
+    monkeypatch.setattr("rlcd_core.policy.loading.smollm2_directory", Path)
+    run = CliRunner().invoke
+    assert run(app, ["data", "build", "smollm2"]).exit_code == 0
+    result = run(app, ["data", "verify", "smollm2"])
+    assert result.exit_code == 1 and "the bytes differ" in result.output
+
+
 def test_loading_scripts_are_refused(tmp_path: Path) -> None:
     pytest.importorskip("datasets")
     root = tmp_path / "scripted"
@@ -257,6 +274,13 @@ def test_an_unreachable_hub_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(datasets, "load_dataset", down)
     with pytest.raises(Unreachable, match="offline, connect it.*HF_HOME"):
+        hub.load_hub(load_manifest("yelp"), "test")
+
+    def odd(*_: object, **__: object) -> None:
+        raise ValueError("no file fits the description")
+
+    monkeypatch.setattr(datasets, "load_dataset", odd)
+    with pytest.raises(SourceError, match="HF_HOME.*description"):  # it is no script
         hub.load_hub(load_manifest("yelp"), "test")
 
 

@@ -37,6 +37,15 @@ def test_csv_with_mark_and_line_ends(tmp_path: Path, newline: str, mark: str) ->
     assert labelled.label == 1 and labelled.action is None
 
 
+def test_a_bool_of_json_is_an_option_of_a_noul(tmp_path: Path) -> None:
+    row = {"id": "a", "state": "x", "question": "Q?", "type": "noul", "outcome": 1}
+    path = tmp_path / "log.jsonl"
+    for action in (True, False):
+        path.write_text(json.dumps(row | {"action": action}) + "\n")
+        (decision,) = read_log(path)
+        assert decision.action == (0 if action else 1)
+
+
 def test_jsonl_and_parquet_agree_with_csv(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     import pyarrow.parquet as parquet

@@ -40,6 +40,7 @@ def test_tickets_are_varied_english() -> None:
     lengths = [len(text) for text in texts]
     assert 40 < min(lengths) and max(lengths) < 700
     assert from_jsonl(to_jsonl(items)) == items
+    assert from_jsonl(to_jsonl(items).rstrip(b"\n")) == items, "an editor's last line"
 
 
 def test_labels_follow_the_posterior() -> None:

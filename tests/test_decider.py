@@ -32,11 +32,12 @@ from rlcd_core.schema import (
     ScoreAnswer,
     instance_from_answers,
 )
-from tests.test_policy_base import HashEncoder
 from tests.tiny_models import (
     KINDS,
     QUESTIONS,
     STATE,
+    HashEncoder,
+    letter_policy,
     letter_tokenizer,
     tiny_bert,
     tiny_model,
@@ -47,7 +48,7 @@ torch.set_num_threads(1)
 
 def letter_decider(kind: str = "llama", **options: Any) -> Decider:
     # A random model means no label: not what these tests are about.
-    policy = LetterPolicy(tiny_model(kind), letter_tokenizer(), **options)
+    policy = letter_policy(kind, **options)
     return Decider(policy, least_mass=0)
 
 
@@ -149,7 +150,7 @@ def test_one_question_takes_the_plain_path(monkeypatch: pytest.MonkeyPatch) -> N
 def test_orders_of_one_question_share_its_state(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inner = LetterPolicy(tiny_model("llama"), letter_tokenizer())
+    inner = letter_policy()
     decider = Decider(PermutationAverage(inner, count), least_mass=0)
     taken = ways_taken(inner, monkeypatch)
     (answer,) = decider.ask(STATE, [QUESTIONS[0]])
@@ -163,7 +164,7 @@ def test_orders_of_one_question_share_its_state(
 
 
 def test_tiny_label_mass_warns_once_without_another_pass() -> None:
-    policy = LetterPolicy(tiny_model("llama"), letter_tokenizer())
+    policy = letter_policy()
     passes: list[int] = []
     policy.model.model.register_forward_hook(lambda *_: passes.append(1))
     decider = Decider(policy)
@@ -176,6 +177,14 @@ def test_tiny_label_mass_warns_once_without_another_pass() -> None:
         assert decider.ask(STATE, [QUESTIONS[0]]) == first
         Decider(policy, least_mass=0).ask(STATE, QUESTIONS)
         Decider(DecisionHead(HashEncoder(), 4)).ask(STATE, QUESTIONS)
+
+
+def test_a_failed_first_call_does_not_use_up_the_warning() -> None:
+    decider = Decider(letter_policy(max_tokens=80))
+    with pytest.raises(PolicyError, match="the limit is 80"):
+        decider.ask(STATE * 20, [QUESTIONS[2]])
+    with pytest.warns(UserWarning, match="does not answer with a label"):
+        decider.ask("Down.", [QUESTIONS[2]])
 
 
 def test_label_mass_on_demand_is_that_of_the_prompts() -> None:
@@ -229,22 +238,6 @@ def test_states_as_mapping_and_turns() -> None:
     assert len(decider.ask(turns, QUESTIONS)) == 3
 
 
-def test_ask_many_is_lazy_and_in_order() -> None:
-    decider = letter_decider()
-    taken: list[int] = []
-
-    def requests() -> Any:
-        for i in range(3):
-            taken.append(i)
-            yield f"state {i}", QUESTIONS
-
-    stream = decider.ask_many(requests())
-    assert taken == []
-    assert next(stream) == decider.ask("state 0", QUESTIONS)
-    assert taken == [0]
-    assert len(list(stream)) == 2
-
-
 def test_over_the_window() -> None:
     state = "word " * 300
     with pytest.raises(PolicyError, match="truncate=True"):
@@ -272,7 +265,7 @@ def test_bad_input_is_named() -> None:
 
 
 def every_policy() -> dict[str, Any]:
-    letter = LetterPolicy(tiny_model("llama"), letter_tokenizer())
+    letter = letter_policy()
     masked = tiny_bert()
     head = DecisionHead(HashEncoder(), 4)
     return {

@@ -16,7 +16,7 @@ from rlcd_core.evaluate import (
     probes,
     total_variation,
 )
-from rlcd_core.metrics import accuracy
+from rlcd_core.metrics import MetricError, accuracy
 from rlcd_core.policy import (
     DecisionHead,
     LetterPolicy,
@@ -27,8 +27,13 @@ from rlcd_core.policy import (
 )
 from rlcd_core.schema import Choice, Noul
 from rlcd_core.scoring import brier
-from tests.test_policy_base import HashEncoder
-from tests.tiny_models import QUESTIONS, letter_tokenizer, tiny_bert, tiny_model
+from tests.tiny_models import (
+    QUESTIONS,
+    HashEncoder,
+    letter_tokenizer,
+    tiny_bert,
+    tiny_model,
+)
 
 torch.set_num_threads(1)
 
@@ -125,6 +130,22 @@ def test_calibration_agrees_with_the_metrics() -> None:
     expected = np.mean(brier(p, labels, mask=prepared.mask.numpy()))
     assert checks["Brier"].value == pytest.approx(expected)
     assert checks["ECE"].interval is not None and checks["ECE"].n == len(ITEMS)
+
+
+def test_one_label_does_not_stand_for_all_items() -> None:
+    with pytest.raises(MetricError, match="one label per row"):
+        run(head(), labels=[0])
+
+
+@pytest.mark.parametrize("fault", ["mask", "sum"])
+def test_a_faulty_policy_with_labels_is_reported_and_no_crash(fault: str) -> None:
+    labels = [0] * len(ITEMS)
+    checks = run(Broken(fault), labels=labels)
+    assert not checks[fault].passed
+    # What is left after the fault is that of the whole policy.
+    assert checks["Brier"].value == pytest.approx(
+        run(head(), labels=labels)["Brier"].value
+    )
 
 
 def test_order_sensitivity_by_hand() -> None:

@@ -775,6 +775,18 @@ def test_bad_input_is_refused():
         moments(OBJECTIVES["nll"], [0.5, 0.5], [0.5, 0.5], 2, False)
     with pytest.raises(ValueError, match="normalises over the batch"):
         moments(OBJECTIVES["rlcd_snips"], [0.5, 0.5], [0.5, 0.5])
+    with pytest.raises(ValueError, match="behaviour must be a distribution"):
+        moments(OBJECTIVES["rlcd_ips"], [0.5, 0.5], [0.5, 0.5], behaviour=[0.9, 0.9])
+    with pytest.raises(ValueError, match="at most 2"):
+        moments(OBJECTIVES["residual_ht"], [0.5, 0.5], [0.5, 0.5], 3, replacement=False)
+    # A field is as strict; it took every label of the first for option 0.
+    for name, q, setting, reason in (
+        ("nll", [0.3, 0.7], {"shared_outcome": False}, "shared_outcome"),
+        ("rlcd", [0.7, 0.7], {}, "q must be a distribution"),
+        ("rlcd", [0.3, 0.7], {"group_size": 0}, "group_size 0"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            field(OBJECTIVES[name], q, **setting)
     with pytest.raises(ValueError, match="sum to 1"):
         Channel((0.5, 0.4, 0.0), (1.0, 0.0, 0.0))
     with pytest.raises(RuntimeError, match="no fixed point"):

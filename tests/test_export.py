@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import BertConfig, BertModel
 
 from rlcd_core import export as module
 from rlcd_core.calibrate import Temperature
@@ -38,13 +37,16 @@ from rlcd_core.policy import (
     VerbatimPolicy,
 )
 from rlcd_core.policy.spans import SpanHead
-from tests.test_policy_base import HashEncoder
+from rlcd_core.schema import Noul, SchemaError
 from tests.tiny_models import (
     KINDS,
     QUESTIONS,
     STATE,
+    HashEncoder,
+    letter_policy,
     letter_tokenizer,
     tiny_bert,
+    tiny_encoder,
     tiny_model,
 )
 
@@ -57,20 +59,6 @@ GATE = Guarantee(Gate(0.8, 0.1), "error", 0.05, 0.1, 400, 120, 3.0)
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLCD_CACHE", str(tmp_path / "cache"))
-
-
-def letter(kind: str = "llama", **options: Any) -> LetterPolicy:
-    return LetterPolicy(tiny_model(kind), letter_tokenizer(), **options)
-
-
-def tiny_encoder(folder: Path, seed: int = 0) -> Path:
-    torch.manual_seed(seed)
-    size = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4}
-    vocabulary = len(letter_tokenizer())
-    config = BertConfig(vocab_size=vocabulary, num_hidden_layers=2, **size)
-    BertModel(config).save_pretrained(folder)
-    letter_tokenizer().save_pretrained(folder)
-    return folder
 
 
 def head(folder: Path, **options: Any) -> DecisionHead:
@@ -99,7 +87,7 @@ def made(name: str, tmp_path: Path) -> Any:
                 truncate=True,
             )
         case "left":
-            return letter(padding="left")
+            return letter_policy(padding="left")
         case "start":
             return LetterPolicy(tiny_model("llama"), letter_tokenizer(start="<s>"))
         case "masked" | "apart":
@@ -109,12 +97,12 @@ def made(name: str, tmp_path: Path) -> Any:
                 tiny_model("qwen3"), tokens, length="bytes", prior=True
             )
         case "order":
-            return PermutationAverage(letter("qwen3"), 2, "log")
+            return PermutationAverage(letter_policy("qwen3"), 2, "log")
         case "head":
             return head(tmp_path / "encoder")
         case "spans":
             return SpanHead.load(tiny_encoder(tmp_path / "spans"), rank=4)
-    return letter(name)
+    return letter_policy(name)
 
 
 NAMES = (
@@ -160,14 +148,28 @@ def test_the_decider_answers_with_the_temperature(tmp_path: Path, name: str) -> 
 def test_a_json_schema_comes_back_as_it_was(tmp_path: Path) -> None:
     page = {"type": "boolean", "description": "Page?"}
     schema = {"type": "object", "properties": {"page": page}}
-    folder = export(letter(), tmp_path / "x", questions=schema)
+    folder = export(letter_policy(), tmp_path / "x", questions=schema)
     decider = Decider.load(folder)
     assert decider.exported.questions == schema
     assert list(decider.ask(STATE, decider.exported.questions)) == ["page"]
 
 
+def test_questions_are_checked_before_they_are_kept(tmp_path: Path) -> None:
+    boolean = {"type": "boolean"}
+    for questions in (
+        {"properties": {"page": boolean}},  # `Decider.ask` would take it for names
+        {"type": "object", "properties": {"page": {"type": "string"}}},
+        {"page": "Page?"},
+    ):
+        with pytest.raises(SchemaError):
+            export(letter_policy(), tmp_path / "x", questions=questions)
+    named = {"type": QUESTIONS[0], "properties": QUESTIONS[2]}
+    folder = export(letter_policy(), tmp_path / "x", questions=named)
+    assert list(load_export(folder).questions.items()) == list(named.items())
+
+
 def test_only_label_rows_of_the_output_matrix_are_kept(tmp_path: Path) -> None:
-    policy = letter(labels=["A", "B", "C", "D"])
+    policy = letter_policy(labels=["A", "B", "C", "D"])
     folder = export(policy, tmp_path / "x")
     assert load_file(folder / "labels.safetensors")["weight"].shape == (4, 32)
     names = load_file(folder / "body" / "model.safetensors")
@@ -208,6 +210,13 @@ def damage(folder: Path, name: str) -> str:
         case "extra":
             (folder / "body" / "more.json").write_text("{}")
             return r"more\.json is not in manifest\.json: remove it"
+        case "linked folder":
+            (folder / "more.json").symlink_to(folder.parent)
+            return r"more\.json is not in manifest\.json: remove it"
+        case "body elsewhere":
+            (folder / "body").rename(folder.parent / "body")
+            (folder / "body").symlink_to(folder.parent / "body")
+            return r"body"
         case "pickle":
             torch.save({}, folder / "body" / "pytorch_model.bin")
             return r"pytorch_model\.bin: files of this kind are never loaded"
@@ -249,11 +258,11 @@ def damage(folder: Path, name: str) -> str:
     [
         *["missing", "no manifest", "changed bit", "cut", "card", "extra", "pickle"],
         *["listed pickle", "format", "manifest", "no json", "unknown kind"],
-        *["prompt", "tokens"],
+        *["prompt", "tokens", "linked folder", "body elsewhere"],
     ],
 )
 def test_a_damaged_export_is_refused_by_name(tmp_path: Path, name: str) -> None:
-    folder = export(letter(), tmp_path / "x")
+    folder = export(letter_policy(), tmp_path / "x")
     load_export(folder)
     message = damage(folder, name)
     for load in (load_export, Decider.load):
@@ -262,7 +271,7 @@ def test_a_damaged_export_is_refused_by_name(tmp_path: Path, name: str) -> None:
 
 
 def test_every_file_is_watched(tmp_path: Path) -> None:
-    folder = export(letter(), tmp_path / "x", pages={"audit.html": "<p>x"})
+    folder = export(letter_policy(), tmp_path / "x", pages={"audit.html": "<p>x"})
     for path in module._files(folder):
         data = path.read_bytes()
         path.write_bytes(data.replace(b'"', b"'", 1) if b'"' in data else data + b" ")
@@ -278,19 +287,23 @@ def test_what_cannot_be_exported_says_why(tmp_path: Path) -> None:
         (TabularPolicy(ITEMS), "a TabularPolicy cannot be exported"),
         (DecisionHead(HashEncoder()), "the encoder is a HashEncoder"),
         (head(tmp_path / "e"), "not the packaged one.*copy_encoder=True"),
-        (Calibrated(letter(), COOL), "pass the policy itself"),
+        (Calibrated(letter_policy(), COOL), "pass the policy itself"),
         (LetterPolicy(tiny_model("llama").bfloat16(), letter_tokenizer()), "cast by"),
     ):
         with pytest.raises(ExportError, match=message):
             export(policy, out)
         assert not out.exists() and not list(tmp_path.glob(".x*"))
     with pytest.raises(ExportError, match="plain name"):
-        export(letter(), out, pages={"../audit.html": ""})
-    with pytest.raises(ExportError, match="plain name"):
-        export(letter(), out, pages={"audit.py": ""})
-    export(letter(), out)
+        export(letter_policy(), out, pages={"../audit.html": ""})
+    for name in (
+        *("audit.py", "..", "labels.safetensors", "README.md", "decision.json"),
+        "manifest.json",
+    ):
+        with pytest.raises(ExportError, match="plain name"):
+            export(letter_policy(), out, pages={name: ""})
+    export(letter_policy(), out)
     with pytest.raises(ExportError, match="never written over"):
-        export(letter(), out)
+        export(letter_policy(), out)
     with pytest.raises(TypeError, match="leave out \\['labels'\\]"):
         Decider.load(out, labels=["A", "B"])
     assert is_export(out) and not is_export(tmp_path)
@@ -322,7 +335,7 @@ def test_the_packaged_encoder_is_referred_to_and_checked(
 def test_the_card_says_what_is_there(tmp_path: Path) -> None:
     card = Card("Routes tickets.", "3 tickets.", {"ECE": ".01, n = 3"}, ["Young."])
     folder = export(
-        letter(),
+        letter_policy(),
         tmp_path / "x",
         questions={"team": QUESTIONS[0]},
         temperature=COOL,
@@ -339,6 +352,28 @@ def test_the_card_says_what_is_there(tmp_path: Path) -> None:
         "`never`: never acts",
     ):
         assert part in text
+
+
+def test_a_question_cannot_write_a_heading_into_the_card(tmp_path: Path) -> None:
+    asked = {"page": Noul("Page?\n## Limits\nNone.")}
+    folder = export(letter_policy(), tmp_path / "x", questions=asked)
+    text = (folder / "README.md").read_text()
+    assert text.count("\n## Limits") == 1 and "Page? ## Limits None." in text
+
+
+def test_folders_within_are_readable_and_written_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(module, "_sync", lambda path: synced.append(path.name))
+    mask = os.umask(0o077)
+    try:
+        folder = export(letter_policy(), tmp_path / "x")
+    finally:
+        os.umask(mask)
+    assert "body" in synced and "labels.safetensors" in synced
+    for path in (folder, *folder.rglob("*")):
+        assert path.stat().st_mode & 0o777 == (0o755 if path.is_dir() else 0o644)
 
 
 def forked(work: Callable[[int], None]) -> tuple[int, int]:
@@ -359,7 +394,7 @@ def forked(work: Callable[[int], None]) -> tuple[int, int]:
 def test_a_kill_leaves_no_half_export(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    out, policy = tmp_path / "x", letter()
+    out, policy = tmp_path / "x", letter_policy()
     write = getattr(module, name)
 
     def work(pipe: int) -> None:
@@ -391,7 +426,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, limit: int) -> None:
     # and weights are cut in turn.
     import resource
 
-    out, policy = tmp_path / "x", letter()
+    out, policy = tmp_path / "x", letter_policy()
 
     def work(pipe: int) -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -416,5 +451,5 @@ def test_an_error_while_writing_is_raised_and_cleaned_up(
 
     monkeypatch.setattr(module, "_sync", full)
     with pytest.raises(OSError, match="No space left"):
-        export(letter(), tmp_path / "x")
+        export(letter_policy(), tmp_path / "x")
     assert os.listdir(tmp_path) in ([], ["cache"])

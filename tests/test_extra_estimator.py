@@ -20,7 +20,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from rlcd_core.decider import Decider
 from rlcd_core.extra.estimator import BanditClassifier, TextBanditClassifier
 from rlcd_core.rewards import OBJECTIVES, Feedback
-from tests.test_export import tiny_encoder
+from tests.tiny_models import tiny_encoder
 
 torch.set_num_threads(1)
 NAMES = ("verdict_nll", "verdict_brier", "rlcd")

@@ -36,8 +36,7 @@ from rlcd_core.extra.fit import (
 from rlcd_core.extra.fit_page import checkable, scores
 from rlcd_core.policy import DecisionHead, Encoder
 from rlcd_core.schema import Choice
-from tests.test_export import tiny_encoder
-from tests.test_policy_base import HashEncoder
+from tests.tiny_models import HashEncoder, tiny_encoder
 
 torch.set_num_threads(1)
 OPTIONS = ["billing", "network", "sales"]

@@ -26,8 +26,13 @@ from rlcd_core.policy.letter import LetterPolicy
 from rlcd_core.policy.verbatim import VerbatimPolicy
 from rlcd_core.records import results_dir
 from rlcd_core.schema import Choice, render_prefix, render_state, render_suffix
-from tests.test_policy_base import HashEncoder
-from tests.tiny_models import QUESTIONS, STATE, letter_tokenizer, tiny_model
+from tests.tiny_models import (
+    QUESTIONS,
+    STATE,
+    HashEncoder,
+    letter_tokenizer,
+    tiny_model,
+)
 
 torch.set_num_threads(1)
 QUESTION = QUESTIONS[0]

@@ -30,8 +30,7 @@ from rlcd_core.extra.bulk import BulkError, score_file
 from rlcd_core.gates import Gate
 from rlcd_core.policy import DecisionHead
 from rlcd_core.policy.letter import LetterPolicy
-from tests.test_policy_base import HashEncoder
-from tests.tiny_models import QUESTIONS, letter_tokenizer, tiny_model
+from tests.tiny_models import QUESTIONS, HashEncoder, letter_tokenizer, tiny_model
 
 torch.set_num_threads(1)
 NAMED = dict(zip(("team", "urgency", "page"), QUESTIONS, strict=True))

@@ -33,8 +33,13 @@ from rlcd_core.gates import Gate
 from rlcd_core.policy import DecisionHead
 from rlcd_core.policy.letter import LetterPolicy
 from rlcd_core.schema import SchemaError, name_questions, render_state
-from tests.test_policy_base import HashEncoder
-from tests.tiny_models import QUESTIONS, STATE, letter_tokenizer, tiny_model
+from tests.tiny_models import (
+    QUESTIONS,
+    STATE,
+    HashEncoder,
+    letter_tokenizer,
+    tiny_model,
+)
 
 torch.set_num_threads(1)
 NAMED = dict(zip(("team", "urgency", "page"), QUESTIONS, strict=True))
@@ -563,7 +568,8 @@ def test_the_command_serves_a_folder(
     monkeypatch.setattr(service, "serve", lambda *a: served.append(a))
     options = ["--port", "8123", "--batch", "3", "--seconds", "2"]
     options += ["--state-characters", "2000000"]
-    result = CliRunner().invoke(cli, ["serve", str(tmp_path), *options])
+    monkeypatch.chdir(tmp_path)  # "." has a name too
+    result = CliRunner().invoke(cli, ["serve", ".", *options])
     assert result.exit_code == 0, result.output
     app, host, port = served[0]
     assert (host, port) == ("127.0.0.1", 8123)
@@ -576,6 +582,7 @@ def test_the_command_serves_a_folder(
     import asyncio
 
     told = asyncio.run(health())
+    assert told["model"] == tmp_path.name
     assert told["policy"] == "LetterPolicy" and told["limits"]["batch"] == 3
     assert told["limits"]["body_bytes"] == 2_000_000 * 16, "room for such a state"
     assert told["files"]["model.safetensors"] == sha256_of(

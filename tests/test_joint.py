@@ -460,6 +460,11 @@ def test_bad_probabilities_are_named():
         joint.decode({n: good[n] for n in ("severity", "human")})
     with pytest.raises(JointError, match="no labels of field 'team'"):
         joint.log_prob(good, {"severity": [0] * 3, "human": [0] * 3})
+    zeros = {name: [0] * 3 for name in FIELDS}
+    for wrong in ([-1, 0, 0], [0, 0, 2], [0], [0.0, 0.0, 0.0], [[0, 0, 0]]):
+        for call in (lambda x: joint.log_prob(good, x), joint.broken):
+            with pytest.raises(JointError, match=r"'human': labels .* from 0 to 1"):
+                call(zeros | {"human": wrong})
     one = {"severity": [[0, 0, 1]], "human": [[0, 1]], "team": [[1, 0, 0]]}
     with pytest.raises(JointError, match=r"row 0: every assignment .* probability 0"):
         joint.decode(one)

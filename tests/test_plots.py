@@ -269,17 +269,7 @@ def test_contours_and_corner_names(ax):
     assert radius[0] == pytest.approx(np.full(len(radius[0]), 0.1), abs=0.004)
 
 
-# --- Selective risk and bars ------------------------------------------------------
-
-
-def test_risk_coverage_by_hand(ax):
-    pair = plots.prepare_risk_coverage(
-        np.array([0.9, 0.8, 0.7, 0.6]), np.array([1.0, 1.0, 0.0, 1.0])
-    )
-    assert pair[0].risk == pytest.approx([0, 0, 1 / 3, 1 / 4])
-    assert pair[1] == pytest.approx((1 / 3 + 1 / 4) / 4)
-    plots.plot_risk_coverage(ax, {"rlcd": pair})
-    assert ax.texts[0].get_text() == "RLCD, one outcome (0.146)"
+# --- Bars -----------------------------------------------------------------------
 
 
 def test_bars_name_their_values_and_refuse_nan(ax):

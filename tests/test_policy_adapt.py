@@ -17,7 +17,6 @@ from rlcd_core.policy import (
     MaskedPolicy,
     PermutationAverage,
     PolicyError,
-    SpanHead,
     StatedChoice,
     StatedPolicy,
     TabularPolicy,
@@ -30,9 +29,11 @@ from tests.tiny_models import (
     KINDS,
     QUESTIONS,
     STATE,
+    letter_policy,
     letter_tokenizer,
     tiny_bert,
     tiny_model,
+    tiny_spans,
 )
 
 torch.set_num_threads(1)
@@ -41,25 +42,13 @@ ITEMS = [(f"{STATE} Ticket {i}.", q) for i in range(2) for q in QUESTIONS]
 COUNTS = np.array([[9, 1, 0, 0], [1, 9, 0, 0], [0, 10, 0, 0]] * 2)
 
 
-def letter(kind: str = "llama") -> LetterPolicy:
-    return LetterPolicy(tiny_model(kind), letter_tokenizer())
-
-
-def spans() -> SpanHead:
-    model, tokenizer = tiny_bert()
-    head = SpanHead(model.bert, tokenizer, 8)
-    with torch.no_grad():
-        head.query.normal_(generator=torch.manual_seed(0))
-    return head
-
-
 MAKE = {
-    **{kind: lambda kind=kind: letter(kind) for kind in KINDS},
+    **{kind: lambda kind=kind: letter_policy(kind) for kind in KINDS},
     "verbatim": lambda: VerbatimPolicy(tiny_model("llama"), letter_tokenizer()),
     "masked": lambda: MaskedPolicy(*tiny_bert()),
-    "spans": spans,
-    "average": lambda: PermutationAverage(letter(), 2),
-    "stated": lambda: StatedChoice(StatedPolicy(letter())),
+    "spans": tiny_spans,
+    "average": lambda: PermutationAverage(letter_policy(), 2),
+    "stated": lambda: StatedChoice(StatedPolicy(letter_policy())),
 }
 
 
@@ -115,7 +104,7 @@ def test_adapters_start_as_nothing_train_and_merge(name: str) -> None:
 
 
 def test_a_merged_model_is_saved_and_loaded_as_a_plain_one(tmp_path: Path) -> None:
-    policy = lora(letter(), 4)
+    policy = lora(letter_policy(), 4)
     fit(policy, 3)
     adapted = predict(policy, policy.prepare(ITEMS))
     merge(policy).model.save_pretrained(tmp_path)
@@ -126,7 +115,7 @@ def test_a_merged_model_is_saved_and_loaded_as_a_plain_one(tmp_path: Path) -> No
 
 
 def test_the_shared_prefix_works_through_adapters() -> None:
-    policy = lora(letter(), 4)
+    policy = lora(letter_policy(), 4)
     fit(policy, 3)
     shared = policy.share(STATE, QUESTIONS)
     with torch.inference_mode():
@@ -139,10 +128,10 @@ def test_the_shared_prefix_works_through_adapters() -> None:
 def test_checkpoints_hold_what_is_trained_and_resume_exactly(
     how: Any, tmp_path: Path
 ) -> None:
-    whole = how(letter(), 1)
+    whole = how(letter_policy(), 1)
     fit(whole)
     path = tmp_path / "run.safetensors"
-    fit(how(letter(), 1), checkpoint=path)
+    fit(how(letter_policy(), 1), checkpoint=path)
     with safe_open(path, framework="pt") as file:
         names = list(file.keys())
         held = sum(file.get_tensor(n).numel() for n in names if n.startswith("p."))
@@ -166,7 +155,7 @@ def test_checkpoints_hold_what_is_trained_and_resume_exactly(
         1e-2, outcomes=72, outcomes_per_step=12, checkpoint_every=3, eval_every=2
     )
     for attempt in (0, 1):
-        policy = how(letter(), 1)
+        policy = how(letter_policy(), 1)
         prepared = policy.prepare(ITEMS)
         arguments = (policy, prepared, rows, env, ARMS["rlcd"], config, 0)
         options = {"checkpoint": path, "evaluate": die}
@@ -182,7 +171,7 @@ def test_checkpoints_hold_what_is_trained_and_resume_exactly(
 
 
 def test_seed_fixes_the_adapters_and_targets_choose_layers() -> None:
-    first, same, other = (lora(letter(), 4, seed=s) for s in (1, 1, 2))
+    first, same, other = (lora(letter_policy(), 4, seed=s) for s in (1, 1, 2))
 
     def adapters(policy: Any) -> torch.Tensor:
         parts = [p.flatten() for n, p in policy.named_parameters() if "lora_A" in n]
@@ -190,7 +179,7 @@ def test_seed_fixes_the_adapters_and_targets_choose_layers() -> None:
 
     assert torch.equal(adapters(first), adapters(same))
     assert not torch.equal(adapters(first), adapters(other))
-    few = lora(letter(), 4, targets=["q_proj"])
+    few = lora(letter_policy(), 4, targets=["q_proj"])
     names = {n.split(".")[-4] for n, p in few.named_parameters() if p.requires_grad}
     assert names == {"q_proj"}
     assert len(layers_of(few.model)) == 2
@@ -203,10 +192,10 @@ def test_what_cannot_be_adapted_is_named() -> None:
             act()
     for n in (0, 3):
         with pytest.raises(PolicyError, match="has 2 layers"):
-            top_layers(letter(), n)
+            top_layers(letter_policy(), n)
     with pytest.raises(PolicyError, match="rank=0"):
-        lora(letter(), 0)
+        lora(letter_policy(), 0)
     with pytest.raises(PolicyError, match="no adapters to merge"):
-        merge(letter())
+        merge(letter_policy())
     with pytest.raises(PolicyError, match="adapters already"):
-        lora(lora(letter(), 2), 2)
+        lora(lora(letter_policy(), 2), 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import sqlite3
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from rlcd_core.policy import (
 )
 from rlcd_core.rewards import MASKED
 from rlcd_core.schema import Choice, Noul
+from tests.tiny_models import HashEncoder
 
 torch.set_num_threads(1)
 
@@ -31,21 +31,6 @@ ITEMS = [
     ("Invoice sent twice.", Choice("Team?", ["billing", "network", "sales"])),
     ("The server is down.", Noul("Urgent?")),
 ]
-
-
-class HashEncoder:
-    """Unit vectors drawn from the hash of a text."""
-
-    dim = 12
-
-    def embed(self, texts: list[str]) -> np.ndarray:
-        rows = []
-        for text in texts:
-            digest = hashlib.sha256(text.encode()).digest()
-            rng = np.random.default_rng(list(digest))
-            row = rng.normal(size=self.dim)
-            rows.append(row / np.linalg.norm(row))
-        return np.array(rows, np.float32)
 
 
 def trained_head(seed: int = 0, rank: int = 8) -> DecisionHead:
@@ -318,6 +303,9 @@ def test_interrupted_embedding_keeps_what_it_had(
 ) -> None:
     monkeypatch.setenv("RLCD_CACHE", str(tmp_path))
     encoder = Encoder(tiny_encoder)
+    assert encoder.max_tokens == 64, "the window of the model, not the default"
+    with pytest.raises(PolicyError, match="the encoder reads 64"):
+        encoder.embed(["the server is down " * 20])
     model, calls = encoder._model, []
 
     def dies_at_second(**inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -11,11 +11,9 @@ import torch
 from rlcd_core.data.triage import probe
 from rlcd_core.evaluate import Check, battery, known_posterior, probes
 from rlcd_core.policy import (
-    DecisionHead,
     LetterPolicy,
     MaskedPolicy,
     PermutationAverage,
-    SpanHead,
     StatedChoice,
     StatedPolicy,
     TabularPolicy,
@@ -23,8 +21,15 @@ from rlcd_core.policy import (
 )
 from rlcd_core.policy.adapt import holder, lora, top_layers
 from rlcd_core.policy.order import orders, reordered
-from tests.test_policy_base import HashEncoder
-from tests.tiny_models import QUESTIONS, letter_tokenizer, tiny_bert, tiny_model
+from tests.tiny_models import (
+    QUESTIONS,
+    letter_policy,
+    letter_tokenizer,
+    tiny_bert,
+    tiny_head,
+    tiny_model,
+    tiny_spans,
+)
 
 torch.set_num_threads(1)
 
@@ -35,25 +40,6 @@ ITEMS = [
 ]
 LABELS = [i % len(q.options) for i, (_, q) in enumerate(ITEMS)]
 EXTRA = "something unrelated"
-
-
-def letter(kind: str = "llama", **options: Any) -> LetterPolicy:
-    return LetterPolicy(tiny_model(kind), letter_tokenizer(), **options)
-
-
-def head() -> DecisionHead:
-    policy = DecisionHead(HashEncoder(), 4)
-    with torch.no_grad():
-        policy.query.normal_(generator=torch.manual_seed(0))
-    return policy
-
-
-def spans() -> SpanHead:
-    model, tokenizer = tiny_bert()
-    policy = SpanHead(model.bert, tokenizer, 4)
-    with torch.no_grad():
-        policy.query.normal_(generator=torch.manual_seed(0))
-    return policy
 
 
 def table() -> TabularPolicy:
@@ -68,7 +54,7 @@ def table() -> TabularPolicy:
 
 def adapted() -> LetterPolicy:
     """Adapters that have left zero."""
-    policy = lora(letter(), 4)
+    policy = lora(letter_policy(), 4)
     with torch.no_grad():
         for name, parameter in holder(policy).model.named_parameters():
             if "lora_B" in name:
@@ -78,16 +64,16 @@ def adapted() -> LetterPolicy:
 
 POLICIES = {
     "tabular": table,
-    "letter": letter,
-    "letter, left": lambda: letter("gpt2", padding="left"),
-    "letter, top layer": lambda: top_layers(letter("qwen3"), 1),
+    "letter": letter_policy,
+    "letter, left": lambda: letter_policy("gpt2", padding="left"),
+    "letter, top layer": lambda: top_layers(letter_policy("qwen3"), 1),
     "LoRA": adapted,
     "masked": lambda: MaskedPolicy(*tiny_bert()),
     "verbatim": lambda: VerbatimPolicy(tiny_model("gpt2"), letter_tokenizer()),
-    "head": head,
-    "spans": spans,
-    "stated": lambda: StatedChoice(StatedPolicy(letter("qwen3"))),
-    "average": lambda: PermutationAverage(letter("qwen3"), 4, "log"),
+    "head": tiny_head,
+    "spans": lambda: tiny_spans(4),
+    "stated": lambda: StatedChoice(StatedPolicy(letter_policy("qwen3"))),
+    "average": lambda: PermutationAverage(letter_policy("qwen3"), 4, "log"),
 }
 # Order and company cannot matter to these, by construction.
 SYMMETRIC = {"head", "spans", "verbatim"}
@@ -132,8 +118,8 @@ def test_every_policy_goes_through_the_same_battery(name: str) -> None:
 
 def test_averaging_over_all_orders_removes_the_order() -> None:
     """The arithmetic mean too; and with it nothing else has to hold."""
-    plain = run(letter("qwen3"))
-    mean = run(PermutationAverage(letter("qwen3"), 4, "arithmetic"))
+    plain = run(letter_policy("qwen3"))
+    mean = run(PermutationAverage(letter_policy("qwen3"), 4, "arithmetic"))
     assert plain["order distance"].value > 0.01
     assert mean["order distance"].value < 1e-6 and mean["order flip rate"].value == 0
 
@@ -142,7 +128,7 @@ class SaysTrue(torch.nn.Module):
     """Two to one for what stands first, whatever it is."""
 
     def prepare(self, items: Any) -> Any:
-        return head().prepare(items)
+        return tiny_head().prepare(items)
 
     def log_probs(self, batch: Any) -> torch.Tensor:
         p = batch.mask.float()
@@ -201,10 +187,8 @@ def test_known_posterior_by_hand() -> None:
 @pytest.mark.parametrize("name", ["letter", "spans", "stated", "masked"])
 def test_known_posterior_takes_any_policy(name: str) -> None:
     make = {
-        "letter": lambda: letter("gpt2"),
-        "stated": lambda: StatedChoice(
-            StatedPolicy(LetterPolicy(tiny_model("llama", window=1024), TOKENIZER))
-        ),
+        "letter": lambda: letter_policy("gpt2"),
+        "stated": lambda: StatedChoice(StatedPolicy(letter_policy(window=1024))),
     }
     found = known_posterior(make.get(name, POLICIES[name])(), 3, n_resamples=50)
     assert [check.kind for check in found] == ["one_cue", "two_cues", "escalate"]

@@ -26,8 +26,13 @@ from rlcd_core.policy import (
 from rlcd_core.policy.finalists import FLOOR, _combined, option_limit
 from rlcd_core.schema import Choice, Noul, Score
 from rlcd_core.train import TrainConfig, train
-from tests.test_policy_base import HashEncoder
-from tests.tiny_models import QUESTIONS, STATE, letter_tokenizer, tiny_model
+from tests.tiny_models import (
+    QUESTIONS,
+    STATE,
+    HashEncoder,
+    letter_policy,
+    letter_tokenizer,
+)
 
 torch.set_num_threads(1)
 
@@ -105,7 +110,7 @@ def test_no_option_vanishes_under_certainty() -> None:
 def test_letters_take_any_number_of_options(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    letter = LetterPolicy(tiny_model("llama", window=1024), letter_tokenizer())
+    letter = letter_policy(window=1024)
     question = intents(count)
     with pytest.raises(PolicyError, match="options but only"):
         Decider(LetterPolicy(letter.model, letter_tokenizer(), labels="ABCD")).ask(
@@ -140,7 +145,7 @@ def test_letters_take_any_number_of_options(
 
 
 def test_few_options_go_to_the_policy_as_they_are() -> None:
-    letter = LetterPolicy(tiny_model("llama"), letter_tokenizer())
+    letter = letter_policy()
     items = [(STATE, q) for q in QUESTIONS]
     policy = Finalists(letter)
     assert policy.size == option_limit(PermutationAverage(letter)) == len(letter.labels)
@@ -149,7 +154,7 @@ def test_few_options_go_to_the_policy_as_they_are() -> None:
 
 
 def test_wrappers_and_the_battery_work_over_it() -> None:
-    letter = LetterPolicy(tiny_model("llama"), letter_tokenizer())
+    letter = letter_policy()
     verbatim = VerbatimPolicy(letter.model, letter_tokenizer())
     question, levels = intents(12), Score("How many?", [f"{i}" for i in range(9)])
     items = [(STATE, question), (STATE, levels), ("Other.", question)]
@@ -179,7 +184,7 @@ def test_it_can_be_trained() -> None:
 
 
 def test_sizes_are_checked() -> None:
-    letter = LetterPolicy(tiny_model("llama"), letter_tokenizer(), labels="ABCD")
+    letter = letter_policy(labels="ABCD")
     with pytest.raises(PolicyError, match="2 to 4"):
         Finalists(letter, size=5)
     with pytest.raises(PolicyError, match="size=1"):

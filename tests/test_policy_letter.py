@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import Gemma2Config, Gemma2ForCausalLM
 
 from rlcd_core.policy import Policy, PolicyError, predict
 from rlcd_core.policy.letter import LetterPolicy
@@ -18,6 +19,7 @@ from tests.tiny_models import (
     STATE,
     character_tokenizer,
     confusing_tokenizer,
+    letter_policy,
     letter_tokenizer,
     tiny_model,
 )
@@ -26,10 +28,6 @@ torch.set_num_threads(1)
 
 LONG = STATE + " Load balancers answer 502 and the queue grows without end."
 ITEMS = [(STATE, q) for q in QUESTIONS] + [(LONG, q) for q in QUESTIONS]
-
-
-def letter_policy(kind: str = "llama", **options: Any) -> LetterPolicy:
-    return LetterPolicy(tiny_model(kind), letter_tokenizer(), **options)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -97,7 +95,7 @@ def test_labels_that_are_no_single_tokens_are_named() -> None:
     with pytest.raises(PolicyError, match=r"'A' and 'B' are the same token"):
         LetterPolicy(tiny_model("llama"), confusing_tokenizer())
     with pytest.raises(PolicyError, match=r"'A' and 'A' are the same token"):
-        LetterPolicy(tiny_model("llama"), letter_tokenizer(), labels=["A", "C", "A"])
+        letter_policy(labels=["A", "C", "A"])
     with pytest.raises(PolicyError, match="Zebra crossing"):
         letter_policy(labels=["A", "Zebra crossing"])
     for labels in ([], ["A"]):
@@ -113,7 +111,7 @@ def test_151_options_and_one_too_many() -> None:
         policy.labels
     )
     many = Choice("Which intent?", [f"intent {i}" for i in range(151)])
-    wide = LetterPolicy(tiny_model("llama", window=4096), letter_tokenizer())
+    wide = letter_policy(window=4096)
     p = predict(wide, wide.prepare([(STATE, many), (STATE, QUESTIONS[2])]))
     assert p.shape == (2, 151) and p.sum(1) == pytest.approx(1, abs=1e-5)
     assert (p[0] > 0).all() and (p[1, 2:] == 0).all()
@@ -197,12 +195,35 @@ def test_transformed_logits_are_refused() -> None:
         LetterPolicy(model, letter_tokenizer())
 
 
+@pytest.mark.parametrize("spread", [0.02, 0.2])
+def test_a_cap_that_small_logits_hardly_feel_is_refused(spread: float) -> None:
+    # 30 tanh(z / 30): nothing to see at z = 1, but training raises the logits.
+    torch.manual_seed(0)
+    config = Gemma2Config(
+        vocab_size=len(letter_tokenizer()),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        initializer_range=spread,
+        final_logit_softcapping=30.0,
+    )
+    with pytest.raises(PolicyError, match="transforms its logits"):
+        LetterPolicy(Gemma2ForCausalLM(config).eval(), letter_tokenizer())
+    config.final_logit_softcapping = None
+    LetterPolicy(Gemma2ForCausalLM(config).eval(), letter_tokenizer())
+
+
 def test_nan_weights_are_an_error_not_an_answer() -> None:
     policy = letter_policy()
     with torch.no_grad():
         policy.model.model.norm.weight[0] = float("nan")
     with pytest.raises(PolicyError, match="NaN"):
         predict(policy, policy.prepare(ITEMS))
+    with pytest.raises(PolicyError, match="NaN"):  # and not that it caps its logits
+        LetterPolicy(policy.model, letter_tokenizer())
 
 
 def test_label_mass_is_the_labels_share_of_the_vocabulary() -> None:
@@ -232,7 +253,9 @@ def test_bfloat16_weights_give_a_float32_softmax() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_shared_prefix_equals_single_full_prompts(kind: str) -> None:
+def test_shared_prefix_equals_single_full_prompts(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     policy = letter_policy(kind)
     shared = policy.share(LONG, QUESTIONS)
     assert shared is not None
@@ -240,7 +263,8 @@ def test_shared_prefix_equals_single_full_prompts(kind: str) -> None:
     alone = np.concatenate([predict(policy, full, [i]) for i in range(3)])
     with torch.inference_mode():
         once = policy.shared_log_probs(shared).exp().numpy()
-        split = policy.shared_log_probs(shared, max_scores=1).exp().numpy()
+        monkeypatch.setattr("rlcd_core.policy.letter.MAX_SCORES", 1)
+        split = policy.shared_log_probs(shared).exp().numpy()
     assert once == pytest.approx(alone, abs=1e-6)
     assert split == pytest.approx(alone, abs=1e-6)
     # With gradients (and on other devices) no fused kernel: the same numbers, and

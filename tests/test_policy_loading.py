@@ -66,6 +66,8 @@ def test_damaged_folders_are_named(tmp_path: Path, damage: str) -> None:
         place, message = Path("gpt2"), "nothing is loaded from a hub"
     with pytest.raises((OSError, ValueError), match=message):
         LetterPolicy.load(place)
+    with pytest.raises(ValueError, match="kind='Causal': pass one of causal, masked"):
+        loading.load_model(tmp_path, "Causal")
 
 
 def test_conversion_happens_once_and_completely(
@@ -89,9 +91,12 @@ def test_conversion_happens_once_and_completely(
     with pytest.raises(OSError, match="disk full"):
         loading.smollm2_directory()
     assert not [p for p in (tmp_path / "converted").iterdir() if p.is_dir()]
+    part = tmp_path / "converted" / f".smollm2-{member.sha256[:32]}.part"
+    (part / "of a killed run").mkdir(parents=True)
     first = loading.smollm2_directory()
     assert loading.smollm2_directory() == first and calls == ["model.gguf"] * 2
     assert (first / "model.safetensors").read_text() == "weights"
+    assert not part.exists() and not (first / "of a killed run").exists()
     assert member.sha256[:32] in first.name
 
 

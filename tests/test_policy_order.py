@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer, normalizers
+from transformers import PreTrainedTokenizerFast
 
 from rlcd_core.decider import Decider
 from rlcd_core.policy import (
-    DecisionHead,
-    LetterPolicy,
     MaskedPolicy,
     PermutationAverage,
     PolicyError,
@@ -21,13 +21,14 @@ from rlcd_core.policy import (
 )
 from rlcd_core.policy.order import orders, reordered
 from rlcd_core.schema import Choice, Score, render_prefix, render_suffix
-from tests.test_policy_base import HashEncoder
 from tests.tiny_models import (
     KINDS,
     QUESTIONS,
     STATE,
+    letter_policy,
     letter_tokenizer,
     tiny_bert,
+    tiny_head,
     tiny_model,
 )
 
@@ -92,6 +93,16 @@ def test_length_sums_favour_short_options_and_shares_do_not() -> None:
         for policy in (verbatim(length="sum"), verbatim(length="tokens"))
     )
     assert p_sum > 0.99 and p_mean < 0.9
+
+
+@pytest.mark.parametrize("pair", [(" sales", ""), ("is sales", "was sales")])
+def test_an_option_without_tokens_of_its_own_is_refused(pair: tuple[str, str]) -> None:
+    clone = Tokenizer.from_str(letter_tokenizer().backend_tokenizer.to_str())
+    clone.normalizer = normalizers.Replace(*pair)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=clone, eos_token="<pad>")
+    policy = VerbatimPolicy(tiny_model("llama"), tokenizer)
+    with pytest.raises(PolicyError, match="Option 'sales' has no tokens of its own"):
+        policy.prepare([(STATE, QUESTIONS[0])])
 
 
 def test_verbatim_window_counts_the_option() -> None:
@@ -210,7 +221,7 @@ def test_log_mean_over_all_rotations_removes_a_place_bias() -> None:
 
 @pytest.mark.parametrize("mean", ["arithmetic", "log"])
 def test_average_by_hand_and_through_the_shared_prefix(mean: str) -> None:
-    inner = LetterPolicy(tiny_model("llama"), letter_tokenizer())
+    inner = letter_policy()
     policy = PermutationAverage(inner, 3, mean)
     p = predict(policy, policy.prepare(ITEMS))
     for row, (state, question) in zip(p, ITEMS, strict=True):
@@ -232,9 +243,7 @@ def test_average_by_hand_and_through_the_shared_prefix(mean: str) -> None:
 
 
 def test_average_of_a_symmetric_policy_changes_nothing() -> None:
-    head = DecisionHead(HashEncoder(), 4)
-    with torch.no_grad():
-        head.query.normal_(generator=torch.manual_seed(0))
+    head = tiny_head()
     plain = predict(head, head.prepare(ITEMS))
     policy = PermutationAverage(head, 4)
     assert predict(policy, policy.prepare(ITEMS)) == pytest.approx(plain, abs=1e-6)

@@ -15,7 +15,7 @@ from rlcd_core.env import LabelledEnv
 from rlcd_core.policy import DecisionHead, Policy, PolicyError, SpanHead, predict
 from rlcd_core.schema import Choice, Noul
 from rlcd_core.train import TrainConfig, train
-from tests.tiny_models import QUESTIONS, STATE, tiny_bert
+from tests.tiny_models import QUESTIONS, STATE, tiny_bert, tiny_spans
 
 torch.set_num_threads(1)
 
@@ -24,16 +24,7 @@ ITEMS = [(s, q) for s in (STATE, LONG, "Invoice sent twice.") for q in QUESTIONS
 MODEL, TOKENIZER = tiny_bert()
 
 
-def span_head(seed: int = 0, **options: Any) -> SpanHead:
-    """A head with weights in both matrices, on its own copy of the encoder."""
-    model, tokenizer = tiny_bert()
-    head = SpanHead(model.bert, tokenizer, 8, **options)
-    with torch.no_grad():
-        head.query.normal_(generator=torch.manual_seed(seed))
-    return head
-
-
-HEAD = span_head().requires_grad_(False)
+HEAD = tiny_spans().requires_grad_(False)
 
 
 class ByHand:
@@ -52,7 +43,7 @@ class ByHand:
 
 
 def test_equals_a_frozen_head_on_the_same_encoder() -> None:
-    head = span_head()
+    head = tiny_spans()
     frozen = DecisionHead(ByHand(), 8)
     frozen.load_state_dict({"query": head.query, "key": head.key})
     assert isinstance(head, Policy)
@@ -84,7 +75,7 @@ def test_order_and_company_cannot_matter(order: list[int], extra: list[str]) -> 
 
 
 def test_they_still_cannot_after_training() -> None:
-    head = span_head()
+    head = tiny_spans()
     prepared = head.prepare(ITEMS[:6])
     env = LabelledEnv(np.eye(4, dtype=int)[[0, 1, 0, 2, 0, 1]], 0)
     config = TrainConfig(3e-3, outcomes=120, outcomes_per_step=6)
@@ -101,7 +92,7 @@ def test_they_still_cannot_after_training() -> None:
 
 
 def test_each_text_of_a_batch_is_encoded_once() -> None:
-    head = span_head()
+    head = tiny_spans()
     prepared = head.prepare(ITEMS)
     texts = {s for s, _ in ITEMS} | {q.text for _, q in ITEMS}
     texts |= {option for _, q in ITEMS for option in q.options}
@@ -123,7 +114,7 @@ def test_each_text_of_a_batch_is_encoded_once() -> None:
 
 
 def test_frozen_encoder_and_the_seeded_start() -> None:
-    frozen = span_head(trainable=False)
+    frozen = tiny_spans(trainable=False)
     names = [n for n, p in frozen.named_parameters() if p.requires_grad]
     assert sorted(names) == ["key", "query"]
     assert not frozen.train().model.training and frozen.training
@@ -134,7 +125,7 @@ def test_frozen_encoder_and_the_seeded_start() -> None:
 
 
 def test_dropout_is_off_also_in_training() -> None:
-    head = span_head().train()
+    head = tiny_spans().train()
     assert any(isinstance(m, torch.nn.Dropout) and m.p > 0 for m in head.modules())
     batch = head.prepare(ITEMS).take([0, 1])
     assert torch.equal(head.log_probs(batch), head.log_probs(batch))
@@ -142,9 +133,11 @@ def test_dropout_is_off_also_in_training() -> None:
 
 def test_long_and_hostile_texts() -> None:
     long = "word " * 400
+    with pytest.raises(PolicyError, match="max_tokens=0: pass at least 1"):
+        tiny_spans(max_tokens=0)
     with pytest.raises(PolicyError, match="truncate=True"):
-        span_head(max_tokens=64).prepare([(long, QUESTIONS[0])])
-    cut = span_head(max_tokens=64, truncate=True)
+        tiny_spans(max_tokens=64).prepare([(long, QUESTIONS[0])])
+    cut = tiny_spans(max_tokens=64, truncate=True)
     assert (
         int(cut.prepare([(long, QUESTIONS[2])]).take([0]).inputs["lengths"].max()) == 64
     )

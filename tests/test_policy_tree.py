@@ -27,6 +27,7 @@ from tests.tiny_models import (
     KINDS,
     QUESTIONS,
     STATE,
+    letter_policy,
     letter_tokenizer,
     tiny_bert,
     tiny_model,
@@ -114,7 +115,7 @@ def test_letter_tree_equals_single_full_prompts(kind: str, seam: str) -> None:
 def test_a_tree_without_its_mask_or_its_positions_is_another_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    policy = LetterPolicy(tiny_model("llama"), letter_tokenizer())
+    policy = letter_policy()
     plain = three_ways(policy, QUESTIONS)["plain"]
 
     def off() -> float:
@@ -134,7 +135,7 @@ def test_a_tree_without_its_mask_or_its_positions_is_another_answer(
 
 
 def test_tree_gradients_are_those_of_the_single_prompts() -> None:
-    policy = LetterPolicy(tiny_model("llama"), letter_tokenizer())
+    policy = letter_policy()
     shared = policy.share(STATE, QUESTIONS)
     assert shared is not None
     weight = next(policy.model.parameters())
@@ -197,7 +198,7 @@ def test_reading_apart_needs_a_clean_seam(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("mean", ["arithmetic", "log"])
 def test_orders_are_packed_in_one_tree(mean: str) -> None:
-    inner = LetterPolicy(tiny_model("llama"), letter_tokenizer())
+    inner = letter_policy()
     policy = PermutationAverage(inner, 4, mean)
     ways = three_ways(policy, [QUESTIONS[0], QUESTIONS[1]])
     for way in ("tree", "shared"):
@@ -222,7 +223,7 @@ def test_work_by_hand_and_the_rule() -> None:
 
 
 def test_counted_work_is_what_is_computed() -> None:
-    policy = LetterPolicy(tiny_model("llama"), letter_tokenizer())
+    policy = letter_policy()
     shared = policy.share(STATE, QUESTIONS)
     assert shared is not None
     works = policy.works(shared, 2)
@@ -245,7 +246,7 @@ def test_counted_work_is_what_is_computed() -> None:
 
 
 def test_plan_of_one_prompt_tokenises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = LetterPolicy(tiny_model("llama"), letter_tokenizer())
+    policy = letter_policy()
     monkeypatch.setattr(policy, "share", None)
     assert plan(policy, STATE, QUESTIONS[:1], CostRule(), 16).way == "plain"
     with pytest.raises(TypeError):

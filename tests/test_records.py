@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from rlcd_core.files import write_atomically
 from rlcd_core.records import (
     RunRecord,
     Store,
@@ -70,11 +71,34 @@ def test_gathering_again_changes_no_byte(tmp_path) -> None:
     assert found[0] == found[1] == found[2]
 
 
+def test_a_run_that_ends_while_others_are_gathered_is_kept(
+    tmp_path, monkeypatch
+) -> None:
+    store = Store("toy", tmp_path / "results")
+    store.add(record(0), np.eye(2))
+
+    def slow(path, data):
+        write_atomically(path, data)
+        if path.suffix == ".jsonl":  # another process, before the scratch is cleared
+            monkeypatch.undo()
+            store.add(record(1), np.eye(2))
+
+    monkeypatch.setattr("rlcd_core.records.write_atomically", slow)
+    assert store.gather() == 1
+    assert [r.seed for r in store.records()] == [0, 1]
+    assert store.gather() == 2
+    assert store.predictions(record(1)).tolist() == np.eye(2).tolist()
+    assert not list(store.scratch.glob("*"))
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         (lambda row: row.pop("metrics"), "metrics"),
         (lambda row: row.pop("key"), "key"),
+        # Filled in by default, this machine would pass for the one that ran.
+        (lambda row: row.pop("hardware"), "no hardware"),
+        (lambda row: (row.pop("code"), row.pop("versions")), "no code, versions"),
         (lambda row: row.update(odd=1), "odd"),
         (lambda row: row["config"].update(seed=9), "changed after the run"),
     ],

@@ -122,6 +122,11 @@ def test_objectives_refuse_bad_values():
         ({"soft_labels": torch.tensor([[0.5, 0.6, 0.0]])}, "soft_labels"),
         ({"soft_labels": torch.tensor([[0.5, 0.3, 0.2]])}, "soft_labels"),
         ({"soft_labels": torch.tensor([[0.5, 0.5]])}, "soft_labels"),
+        ({"soft_labels": torch.tensor([[NAN, 1.0, 0.0]])}, "soft_labels"),
+        # One row or one column would be spread over the batch without a word.
+        ({"reference_log_probs": log_probs[0]}, "reference_log_probs"),
+        ({"reference_log_probs": log_probs * NAN}, "reference_log_probs"),
+        ({"outcome_model": torch.tensor([[0.5]])}, "outcome_model"),
     ):
         with pytest.raises(ValueError, match=message):
             rlcd(log_probs, change(good, **fields))
@@ -129,6 +134,8 @@ def test_objectives_refuse_bad_values():
         rlcd(torch.full((1, 3), MASKED), good)
     with pytest.raises(ValueError, match="NaN"):
         rlcd(torch.full((1, 3), NAN), good)
+    with pytest.raises(ValueError, match="mask options with MASKED"):
+        rlcd(torch.tensor([[0.5, 0.5, 0.0]]).log(), good)
     for logits in (torch.zeros(1, 3), torch.tensor([[1.0, 2.0, 3.0]])):
         for dtype in (torch.float64, torch.float32, torch.bfloat16):
             with pytest.raises(ValueError, match="pass log_softmax"):
@@ -722,3 +729,20 @@ def test_td_lambda(lam, y, want):
     got = R.td_lambda_targets(p, torch.tensor([y]), lam)
     torch.testing.assert_close(got, f64([want]), rtol=0, atol=1e-15)
     assert not got.requires_grad
+
+
+def test_arguments_out_of_range_are_named():
+    for call, reason in (
+        (lambda: R.power_score(1.0), "alpha must be above 1"),
+        (lambda: R.composite_score(1.0, spherical=-1.0), "weights"),
+        (lambda: R.composite_score(0.0), "weights"),
+        (lambda: R.stated_reward(f64(1.5), f64(1.0)), r"outside \[0, 1\]"),
+        (lambda: R.stated_reward(f64(NAN), f64(1.0)), r"outside \[0, 1\]"),
+        (lambda: R.td_lambda_targets(f64([0.1, 0.4]), f64(1.0), 3.0), "lam"),
+        (
+            lambda: R.plackett_luce_loss(f64([[0.0, 0.0]]), torch.tensor([[0, -5]])),
+            "out of range",
+        ),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            call()

@@ -16,10 +16,12 @@ from rlcd_core.schema import (
     Score,
     ScoreAnswer,
     instance_from_answers,
+    is_schema,
     make_answer,
     make_question,
     name_questions,
     questions_from_schema,
+    questions_of,
     render_prefix,
     render_state,
     render_suffix,
@@ -109,6 +111,8 @@ def test_state_forms():
         'note: first\n  tier: 3\ntags: ["x", {"a": null, "b": 1}]\ntier: 1'
     )
     assert render_state({"a": 1, "a-b": 2}) == "a: 1\na-b: 2"
+    # JSON leaves this line end as it is: it is indented like any other.
+    assert render_state({"a": ["x\u2028b: y"]}) == 'a: ["x\n  b: y"]'
     turns = [{"role": "user", "content": "Hi\nagent: bye"}, ("agent", "Hello")]
     assert render_state(turns) == "user: Hi\n  agent: bye\nagent: Hello"
 
@@ -215,6 +219,20 @@ def test_answers_give_a_document_that_the_schema_accepts():
     }  # fmt: skip
     with pytest.raises(SchemaError, match="do not match"):
         instance_from_answers(SCHEMA, {"team": answers["team"]})
+    # Answers to another version of the schema would be read as other options.
+    options = list(reversed(questions["team"].options))
+    turned = make_answer(Choice("Team?", options), answers["team"].p)
+    with pytest.raises(SchemaError, match="'team' has the options .* among"):
+        instance_from_answers(SCHEMA, answers | {"team": turned})
+
+
+def test_a_schema_and_names_are_told_apart():
+    assert questions_of(SCHEMA) == questions_from_schema(SCHEMA)
+    named = {"properties": Noul("Any?"), "type": {"kind": "noul", "text": "Typed?"}}
+    assert not is_schema(named) and list(questions_of(named)) == ["properties", "type"]
+    assert is_schema(SCHEMA) and not is_schema([SCHEMA])
+    with pytest.raises(SchemaError, match="has no names"):
+        questions_of([Noul("Any?")])
 
 
 @pytest.mark.parametrize(
@@ -235,6 +253,8 @@ def test_answers_give_a_document_that_the_schema_accepts():
 def test_bad_json_schema_names_the_property(fields, reason):
     with pytest.raises(SchemaError, match=reason):
         questions_from_schema({"properties": {"f": fields}})
+    with pytest.raises(SchemaError, match="'f'.*use enum"):
+        questions_from_schema({"properties": {"f": {"$ref": "#/$defs/x"}}, "$defs": []})
     for schema in ({"type": "object"}, []):
         with pytest.raises(SchemaError, match="no properties"):
             questions_from_schema(schema)

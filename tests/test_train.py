@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save
 
 from rlcd_core.arms import ARMS
-from rlcd_core.env import Flip, LabelledEnv, RaterEnv
+from rlcd_core.env import Flip, LabelledEnv, LoggedEnv, RaterEnv
 from rlcd_core.policy import TabularPolicy, predict
 from rlcd_core.rewards import OBJECTIVES, Feedback
 from rlcd_core.schema import Choice
@@ -423,6 +423,37 @@ def test_divergence_names_arm_and_step(monkeypatch) -> None:
         trained(ARMS["rlcd"])
 
 
+def test_a_gradient_that_is_not_finite_spoils_no_checkpoint(
+    tmp_path: Path, monkeypatch
+) -> None:
+    # The square root of nothing: finite loss, gradient NaN.
+    broken = replace(OBJECTIVES["rlcd"], loss=lambda lp, told: (lp * 0).sum(-1).sqrt())
+    monkeypatch.setitem(_KNOWN, "rlcd", broken)
+    path = tmp_path / "run.safetensors"
+    with pytest.raises(FloatingPointError, match="'rlcd', step 0: the loss is 0.0"):
+        trained(ARMS["rlcd"], checkpoint=path)
+    assert not path.exists()
+
+
+def test_a_batch_that_is_normalised_as_a_whole_is_not_split() -> None:
+    log = LoggedEnv(np.zeros(3, int), np.ones(3), 3, np.full(3, 0.5))
+    policy, arm = TabularPolicy(ITEMS), Arm("snips", "Snips", "rlcd_snips")
+    short = replace(CONFIG, outcomes=240)
+    for micro, reason in ((5, "would change what it learns"), (0, "at least 1")):
+        config = replace(short, micro_batch=micro)
+        with pytest.raises(ValueError, match=reason):
+            train(policy, policy.prepare(ITEMS), ROWS, log, arm, config, 0)
+    assert not policy.logits.any()
+    train(policy, policy.prepare(ITEMS), ROWS, log, arm, short, 0)
+    assert policy.logits.any()
+
+
+def test_a_log_holds_one_action_a_question() -> None:
+    log = LoggedEnv(np.zeros(3, int), np.ones(3), 3)
+    with pytest.raises(ValueError, match="'rlcd_g4' takes 4 actions"):
+        feedback(ARMS["rlcd_g4"], log, ROWS, torch.zeros(3, 3), action_generator(0, 0))
+
+
 def test_budget_and_group_must_fit() -> None:
     with pytest.raises(ValueError, match="multiple of the group size 4"):
         TrainConfig(outcomes_per_step=6).steps(4)
@@ -431,6 +462,10 @@ def test_budget_and_group_must_fit() -> None:
     assert TrainConfig(outcomes=60_000, outcomes_per_step=64).steps(4) == 937
     with pytest.raises(ValueError, match="unknown objective"):
         Arm("x", "X", "no_such")
+    # Four actions a label would count every label four times.
+    for objective in ("nll", "plackett_luce"):
+        with pytest.raises(ValueError, match="group_size 4 must be at least 1, and 1"):
+            Arm("x", "X", objective, group_size=4)
 
 
 def test_rate_warms_up_and_ends_at_a_tenth() -> None:

@@ -1,10 +1,13 @@
-"""Tokenizers trained here and random models of several kinds, for policy tests."""
+"""Tokenizers trained here, random models of several kinds, and policies over them."""
 
 from __future__ import annotations
 
+import hashlib
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tokenizers import (
     Regex,
@@ -19,6 +22,7 @@ from tokenizers import (
 from transformers import (
     BertConfig,
     BertForMaskedLM,
+    BertModel,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -28,6 +32,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from rlcd_core.policy import DecisionHead, LetterPolicy, SpanHead
 from rlcd_core.policy.prompts import LABEL_CANDIDATES
 from rlcd_core.schema import Choice, Noul, Score, render_prefix, render_suffix
 
@@ -151,3 +156,54 @@ def tiny_bert(seed: int = 0) -> tuple[Any, Any]:
         initializer_range=0.2,
     )
     return BertForMaskedLM(config).eval(), tokenizer
+
+
+def letter_policy(
+    kind: str = "llama", window: int = 512, **options: Any
+) -> LetterPolicy:
+    """A letter policy over a random causal model; options as for `LetterPolicy`."""
+    return LetterPolicy(tiny_model(kind, window=window), letter_tokenizer(), **options)
+
+
+def tiny_encoder(folder: Path, seed: int = 0) -> Path:
+    """A folder with a random bidirectional encoder and its tokenizer."""
+    torch.manual_seed(seed)
+    size = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4}
+    vocabulary = len(letter_tokenizer())
+    config = BertConfig(vocab_size=vocabulary, num_hidden_layers=2, **size)
+    BertModel(config).save_pretrained(folder)
+    letter_tokenizer().save_pretrained(folder)
+    return folder
+
+
+class HashEncoder:
+    """Unit vectors drawn from the hash of a text."""
+
+    dim = 12
+
+    def embed(self, texts: list[str]) -> np.ndarray:
+        rows = []
+        for text in texts:
+            digest = hashlib.sha256(text.encode()).digest()
+            rng = np.random.default_rng(list(digest))
+            row = rng.normal(size=self.dim)
+            rows.append(row / np.linalg.norm(row))
+        return np.array(rows, np.float32)
+
+
+def _spoken(head: Any, seed: int) -> Any:
+    """An untrained head says 1/K everywhere: with random queries it does not."""
+    with torch.no_grad():
+        head.query.normal_(generator=torch.manual_seed(seed))
+    return head
+
+
+def tiny_head(rank: int = 4, seed: int = 0) -> DecisionHead:
+    """A decision head with weights in both matrices, on hashed texts."""
+    return _spoken(DecisionHead(HashEncoder(), rank), seed)
+
+
+def tiny_spans(rank: int = 8, seed: int = 0, **options: Any) -> SpanHead:
+    """A span head with weights in both matrices, on its own copy of an encoder."""
+    model, tokenizer = tiny_bert()
+    return _spoken(SpanHead(model.bert, tokenizer, rank, **options), seed)

@@ -50,11 +50,18 @@ MIXTURES = {
 CARD = """# Data card
 
 Written by `rlcd data card` from the manifests and the hashes of the built splits; not
-edited by hand. What the columns mean and what could leak: the chapter on the data.
+edited by hand. What the columns mean and what could leak: \
+{{doc}}`../notebooks/21_data`.
 
 ## Where each source comes from
 
-{head}
+| source | from | licence | use | rows: train / val / test | left out | near-duplicate \
+pairs (kept in one split) |
+|---|---|---|---|---|---|---|
+{sources}
+
+*Use*: all rows of an "ood" source are test rows, for policies trained elsewhere; a page
+that learns from one splits it itself.
 
 *Left out*: "repeated" rows hold the same text and question as another row,
 "conflicting" ones do so with another label, "leak" rows of a later split nearly repeat
@@ -69,7 +76,10 @@ runs on download.
 Rated texts count each rater's verdict. Of more than ten options the two commonest and
 the rarest are listed.
 
-{shape}
+| source | kind | options: rows | characters of the state, percentiles \
+5 / 25 / 50 / 75 / 95 | share of the labels |
+|---|---|---|---|---|
+{shapes}
 """
 
 
@@ -348,27 +358,26 @@ def card(names: Sequence[str]) -> str:
     A source that is not in the lock is listed with the rows of its manifest.
     """
     lock = read_lock()
-    head = "| source | from | licence | use | rows: train / val / test | left out | "
-    head += "near-duplicate pairs (kept in one split) |\n"
-    head += "|---|---|---|---|---|---|---|\n"
-    shape = "| source | kind | options: rows | characters of the state, percentiles "
-    shape += "5 / 25 / 50 / 75 / 95 | share of the labels |\n|---|---|---|---|---|\n"
+    sources: list[list[str]] = []
+    shapes: list[list[str]] = []
     for name in names:
         manifest, facts = load_manifest(name), lock.get(name)
+        origin = f"{manifest.title} ({manifest.where})"
+        row = [name, origin, manifest.licence, manifest.use]
         if facts is None:
             rows = ", ".join(f"{k} {n:,}" for k, n in manifest.rows.items())
-            rows, gone, near = f"in the source: {rows}; not built here", "", ""
-        else:
-            rows = " / ".join(f"{facts['splits'][s]['rows']:,}" for s in SPLITS)
-            gone = ", ".join(f"{n:,} {why}" for why, n in facts["dropped"].items())
-            near = f"{facts['near_duplicates']:,}"
-            options = ", ".join(f"{k}: {n:,}" for k, n in facts["options"].items())
-            shares = ", ".join(f"{k} {x:.3f}" for k, x in facts["shares"].items())
-            lengths = " / ".join(str(x) for x in facts["characters"].values())
-            shape += (
-                f"| {name} | {', '.join(facts['kinds'])} | {options} | {lengths} | "
-            )
-            shape += f"{shares} |\n"
-        head += f"| {name} | {manifest.title} ({manifest.where}) | {manifest.licence} "
-        head += f"| {manifest.use} | {rows} | {gone} | {near} |\n"
-    return CARD.format(head=head.strip(), shape=shape.strip())
+            sources.append([*row, f"in the source: {rows}; not built here", "", ""])
+            continue
+        rows = " / ".join(f"{facts['splits'][s]['rows']:,}" for s in SPLITS)
+        gone = ", ".join(f"{n:,} {why}" for why, n in facts["dropped"].items())
+        sources.append([*row, rows, gone, f"{facts['near_duplicates']:,}"])
+        options = ", ".join(f"{k}: {n:,}" for k, n in facts["options"].items())
+        lengths = " / ".join(str(x) for x in facts["characters"].values())
+        shares = ", ".join(f"{k} {x:.3f}" for k, x in facts["shares"].items())
+        shapes.append([name, ", ".join(facts["kinds"]), options, lengths, shares])
+    return CARD.format(sources=_lines(sources), shapes=_lines(shapes))
+
+
+def _lines(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of a Markdown table."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -47,8 +47,8 @@ def load_hub(manifest: Manifest, split: str) -> Any:
             revision=manifest.version or None,
         )
     except Exception as error:
-        script, absent = "script" in str(error), isinstance(error, ConnectionError)
-        if script:
+        absent = isinstance(error, ConnectionError)
+        if "dataset scripts" in str(error).casefold():
             mend = "It is a loading script: pin a revision that holds Parquet files."
         else:
             mend = (

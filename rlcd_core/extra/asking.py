@@ -16,6 +16,7 @@ from rlcd_core.schema import (
     Answer,
     SchemaError,
     instance_from_answers,
+    is_schema,
     name_questions,
 )
 
@@ -162,7 +163,7 @@ def written(
     """Answers as JSON text; only the values where asked, in the schema's own types."""
     gates = gates_for(decider, {name: a.question for name, a in answers.items()})
     shown: Any = {n: answer_dict(a, gates.get(n)) for n, a in answers.items()}
-    if values_only and asked.get("type") == "object" and "properties" in asked:
+    if values_only and is_schema(asked):
         shown = instance_from_answers(asked, answers)
     elif values_only:
         shown = {name: answer.value for name, answer in answers.items()}

@@ -19,8 +19,7 @@ from rlcd_core.schema import (
     Question,
     SchemaError,
     make_answer,
-    name_questions,
-    questions_from_schema,
+    questions_of,
     render_state,
 )
 
@@ -114,14 +113,6 @@ def gates_for(
             if gates:
                 found[name] = gates
     return found
-
-
-def questions_of(questions: Mapping[str, Any]) -> dict[str, Question]:
-    """Named questions, from names to questions or from a JSON schema."""
-    schema = isinstance(questions, Mapping) and questions.get("type") == "object"
-    if schema and "properties" in questions:
-        return questions_from_schema(questions)
-    return name_questions(questions)
 
 
 def answer_dict(answer: Answer, gates: Mapping[str, Gate] | None) -> dict[str, Any]:

@@ -28,18 +28,14 @@ from tqdm import tqdm
 
 from rlcd_core.data.manifest import sha256_of
 from rlcd_core.decider import Decider
-from rlcd_core.extra.batching import (
-    answer_batch,
-    fingerprint,
-    gates_for,
-    questions_of,
-)
+from rlcd_core.extra.batching import answer_batch, fingerprint, gates_for
 from rlcd_core.files import opened_atomically, write_atomically
 from rlcd_core.gates import Gate
 from rlcd_core.schema import (
     Answer,
     Noul,
     Question,
+    questions_of,
 )
 
 MAX_LINE = 16 * 2**20

@@ -32,11 +32,10 @@ from rlcd_core.data.split import (
 from rlcd_core.env import LoggedEnv
 from rlcd_core.export import Card, ExportError, export
 from rlcd_core.extra.asking import read_object
-from rlcd_core.extra.batching import questions_of
 from rlcd_core.extra.fit_page import page, summary
 from rlcd_core.gates import Guarantee, learn_then_test, least_rows
 from rlcd_core.policy import DecisionHead, Encoder
-from rlcd_core.schema import Question, render_state
+from rlcd_core.schema import Question, questions_of, render_state
 from rlcd_core.train import Arm, TrainConfig, train
 
 PARTS = ("train", "temperature", "gate", "test")

@@ -42,10 +42,10 @@ ON_GPU: frozenset[str] = frozenset().union(
 )
 """Families whose runs want all of a GPU: one at a time, in this process."""
 
-NEVER_RUN: frozenset[str] = frozenset().union(
-    *(getattr(module, "NEVER_RUN", ()) for module in _MODULES)
+UNFINISHED: frozenset[str] = frozenset().union(
+    *(getattr(module, "UNFINISHED", ()) for module in _MODULES)
 )
-"""Families that are ready and have no record: no result of theirs may be shown."""
+"""Families whose runs are not all recorded: no result of theirs may be shown."""
 
 
 def first_line(make: Callable[[], list[Any]]) -> str:
@@ -61,9 +61,9 @@ def family_records(name: str) -> list[RunRecord]:
     LookupError
         If a job has no record: it never ran, or data, arm or sizes changed since.
     """
-    if name in NEVER_RUN:
+    if name in UNFINISHED:
         raise LookupError(
-            f"no run of {name!r} has ever been recorded, so it has no result; it waits "
+            f"the runs of {name!r} are not all recorded, so it has no result; it waits "
             f"for somebody{' with a GPU' * (name in ON_GPU)} to run: rlcd runs {name}"
         )
     known = {record.key: record for record in Store(name).records()}

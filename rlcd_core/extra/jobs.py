@@ -7,7 +7,7 @@ than the decision head is a class of its own with the same fields and two method
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
 
@@ -58,14 +58,11 @@ class Job:
 
     def full_config(self) -> dict[str, Any]:
         """What :func:`rlcd_core.tasks.run` will put into the record."""
-        # The warm-up alone spends no outcomes, whatever the budget of the others.
-        spent = self.arm.name != WARMUP_ARM.name
-        config = self.config if spent else replace(self.config, outcomes=0)
         locked = {name: _Locked(source_hash(name)) for name in self.elsewhere}
         return run_config(
             _task(self.task),
             self.arm,
-            config,
+            self.config,
             self.seed,
             self.warmup,
             self.noise,

@@ -14,7 +14,7 @@ from rlcd_core.data.nota import NOTA, present
 from rlcd_core.data.triage import probe, probe_summary
 from rlcd_core.extra.check import model_folder
 from rlcd_core.records import RunRecord
-from rlcd_core.tasks import WARMUP_ARM, Task, Warmup, run, run_config
+from rlcd_core.tasks import Task, Warmup, run, run_config
 from rlcd_core.train import Arm, TrainConfig
 
 
@@ -68,11 +68,10 @@ class LetterJob:
 
     def full_config(self) -> dict[str, Any]:
         """What :func:`rlcd_core.tasks.run` will put into the record."""
-        spent = self.arm.name != WARMUP_ARM.name
         return run_config(
             self.make_task(),
             self.arm,
-            self.config if spent else replace(self.config, outcomes=0),
+            self.config,
             self.seed,
             self.warmup,
             policy=self.policy_config(),

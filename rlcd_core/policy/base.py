@@ -6,7 +6,8 @@ options. Training, evaluation and the decider know only the two methods of `Poli
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -66,10 +67,7 @@ class Prepared:
     def __init__(
         self, counts: Sequence[int], collate: Callable[[Tensor], dict[str, Tensor]]
     ) -> None:
-        if not len(counts):
-            raise PolicyError("No items: pass at least one (state, question).")
-        columns = torch.arange(max(counts))
-        self.mask = columns[None, :] < torch.tensor(list(counts))[:, None]
+        self.mask = option_mask(counts)
         self._collate = collate
 
     def __len__(self) -> int:
@@ -149,6 +147,18 @@ def masked_log_softmax(logits: Tensor, mask: Tensor) -> Tensor:
     return held.log_softmax(-1).masked_fill(~mask, MASKED)
 
 
+def option_counts(items: Sequence[Item]) -> list[int]:
+    """Number of options of each item; `PolicyError` if there is no item."""
+    if not items:
+        raise PolicyError("No items: pass at least one (state, question).")
+    return [len(question.options) for _, question in items]
+
+
+def option_mask(counts: Sequence[int]) -> Tensor:
+    """(N, K) bool: whether each item has an option at each place."""
+    return torch.arange(max(counts)) < torch.tensor(counts)[:, None]
+
+
 def unique_index(texts: Iterable[str]) -> tuple[list[str], list[int]]:
     """Distinct texts in order of first use, and the place of each text among them.
 
@@ -160,6 +170,25 @@ def unique_index(texts: Iterable[str]) -> tuple[list[str], list[int]]:
     places: dict[str, int] = {}
     index = [places.setdefault(text, len(places)) for text in texts]
     return list(places), index
+
+
+def batches(count: int, size: int) -> list[range]:
+    """Rows 0 to count - 1 in runs of at most `size`."""
+    return [range(i, min(i + size, count)) for i in range(0, count, size)]
+
+
+@contextmanager
+def evaluating(policy: Any) -> Iterator[None]:
+    """Evaluation mode, and no gradients, within the block; the mode comes back."""
+    training = getattr(policy, "training", False)
+    if training:
+        policy.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        if training:
+            policy.train()
 
 
 def predict(
@@ -187,19 +216,12 @@ def predict(
     if batch_size < 1:
         raise PolicyError(f"batch_size={batch_size}: pass at least 1")
     chosen = np.arange(len(prepared)) if rows is None else np.asarray(rows)
-    training = getattr(policy, "training", False)
-    if training:
-        policy.eval()
     parts = []
-    try:
-        with torch.inference_mode():
-            starts = range(0, len(chosen), batch_size)
-            for start in tqdm(starts, "predict", disable=not progress, leave=False):
-                batch = prepared.take(chosen[start : start + batch_size])
-                parts.append(policy.log_probs(batch).float().exp().cpu())
-    finally:
-        if training:
-            policy.train()
+    runs = batches(len(chosen), batch_size)
+    with evaluating(policy):
+        for run in tqdm(runs, "predict", disable=not progress, leave=False):
+            batch = prepared.take(chosen[run])
+            parts.append(policy.log_probs(batch).float().exp().cpu())
     width = prepared.mask.shape[1]
     return torch.cat(parts).numpy() if parts else np.zeros((0, width), np.float32)
 
@@ -232,12 +254,10 @@ class TabularPolicy(nn.Module):
         self, items: Sequence[Item], dtype: torch.dtype = torch.float32
     ) -> None:
         super().__init__()
-        if not items:
-            raise PolicyError("No items: a table needs at least one row.")
+        width = max(option_counts(items))
         self._rows: dict[tuple[str, str, tuple[str, ...]], int] = {}
         for state, question in items:
             self._rows.setdefault(self._key(state, question), len(self._rows))
-        width = max(len(options) for _, _, options in self._rows)
         self.logits = nn.Parameter(torch.zeros(len(self._rows), width, dtype=dtype))
 
     @staticmethod
@@ -252,6 +272,7 @@ class TabularPolicy(nn.Module):
         PolicyError
             An item is not in the table: it cannot generalise.
         """
+        counts = option_counts(items)
         keys = [self._key(state, question) for state, question in items]
         unknown = [key for key in keys if key not in self._rows]
         if unknown:
@@ -260,7 +281,6 @@ class TabularPolicy(nn.Module):
                 f"{unknown[0][0][:60]!r}: build it with these items, or use a head."
             )
         index = torch.tensor([self._rows[key] for key in keys])
-        counts = [len(options) for _, _, options in keys]
         return Prepared(counts, lambda rows: {"index": index[rows]})
 
     def log_probs(self, batch: Batch) -> Tensor:

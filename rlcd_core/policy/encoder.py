@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tqdm import tqdm
 from rlcd_core.data.manifest import cache_dir, fetch, sha256_of
 from rlcd_core.policy.base import PolicyError, unique_index
 from rlcd_core.policy.loading import load_model
-from rlcd_core.policy.prompts import padded
+from rlcd_core.policy.prompts import padded, token_limit
 
 
 class Encoder:
@@ -31,7 +31,7 @@ class Encoder:
     directory : Path
         Folder with `model.safetensors`, `config.json` and `tokenizer.json`.
     max_tokens : int
-        Longest text, special tokens included.
+        Longest text, special tokens included; at most the model's window.
     truncate : bool
         Cut longer texts at their end instead of raising.
     """
@@ -40,11 +40,11 @@ class Encoder:
         self, directory: Path, *, max_tokens: int = 256, truncate: bool = False
     ) -> None:
         self.directory = directory = Path(directory)
-        self.max_tokens = max_tokens
         self.truncate = truncate
         self._model, self._tokenizer = load_model(directory, "encoder")
+        self.max_tokens = token_limit(self._model, max_tokens) or max_tokens
         self.dim: int = self._model.config.hidden_size
-        parts = [f"mean unit {max_tokens} {truncate}"]
+        parts = [f"mean unit {self.max_tokens} {truncate}"]
         for name in ("model.safetensors", "tokenizer.json", "config.json"):
             parts.append(sha256_of(directory / name))
         self.fingerprint = hashlib.sha256(" ".join(parts).encode()).hexdigest()
@@ -93,12 +93,12 @@ class Encoder:
             file is damaged.
         """
         distinct, index = unique_index(texts)
-        keys = [hashlib.sha256(text.encode()).digest() for text in distinct]
         table = np.empty((len(distinct), self.dim), np.float32)
         if not keep:
-            every = list(range(len(distinct)))
-            self._fill(None, table, distinct, keys, every, batch_size, progress)
+            for places, vectors in self._vectors(distinct, batch_size, progress):
+                table[places] = vectors
             return table[index]
+        keys = [hashlib.sha256(text.encode()).digest() for text in distinct]
         self.cache_file.parent.mkdir(parents=True, exist_ok=True)
         try:
             with closing(sqlite3.connect(self.cache_file, timeout=60)) as store:
@@ -114,7 +114,16 @@ class Encoder:
                         missing.append(place)
                     else:
                         table[place] = np.frombuffer(found[0], "<f4")
-                self._fill(store, table, distinct, keys, missing, batch_size, progress)
+                new = [distinct[place] for place in missing]
+                for places, vectors in self._vectors(new, batch_size, progress):
+                    places = [missing[i] for i in places]
+                    table[places] = vectors
+                    pairs = zip(places, vectors.astype("<f4"), strict=True)
+                    store.executemany(
+                        "INSERT OR IGNORE INTO embedding VALUES (?, ?)",
+                        [(keys[place], vector.tobytes()) for place, vector in pairs],
+                    )
+                    store.commit()  # a kill loses one batch
         except (sqlite3.DatabaseError, ValueError) as error:
             if isinstance(error, PolicyError):
                 raise
@@ -124,52 +133,36 @@ class Encoder:
             ) from error
         return table[index]
 
-    def _fill(
-        self,
-        store: sqlite3.Connection | None,
-        table: np.ndarray,
-        texts: list[str],
-        keys: list[bytes],
-        missing: list[int],
-        batch_size: int,
-        progress: bool,
-    ) -> None:
-        if not missing:
+    def _vectors(
+        self, texts: list[str], batch_size: int, progress: bool
+    ) -> Iterator[tuple[list[int], np.ndarray]]:
+        """Embeddings in batches of like length: places in `texts`, and their rows."""
+        if not texts:
             return
         # Text never becomes a special token: "[SEP]" in a state is five word pieces.
-        encoded = self._tokenizer(
-            [texts[place] for place in missing], split_special_tokens=True
-        )["input_ids"]
+        encoded = self._tokenizer(texts, split_special_tokens=True)["input_ids"]
         for i, ids in enumerate(encoded):
             if len(ids) > self.max_tokens:
                 if not self.truncate:
                     raise PolicyError(
                         f"A text has {len(ids)} tokens and the encoder reads "
-                        f"{self.max_tokens}: {texts[missing[i]][:60]!r}... Shorten it, "
+                        f"{self.max_tokens}: {texts[i][:60]!r}... Shorten it, "
                         "or pass truncate=True to cut its end."
                     )
                 encoded[i] = [*ids[: self.max_tokens - 1], ids[-1]]
-        order = sorted(range(len(missing)), key=lambda i: len(encoded[i]))
+        order = sorted(range(len(texts)), key=lambda i: len(encoded[i]))
         # Not passed where shown, so that TQDM_DISABLE still counts.
         quiet = {} if progress and len(order) >= 200 else {"disable": True}
         bar = tqdm(total=len(order), desc="embed", unit="text", **quiet)
-        with bar, torch.inference_mode():
+        with bar:
             for start in range(0, len(order), batch_size):
                 part = order[start : start + batch_size]
                 inputs = padded([encoded[i] for i in part])
                 ids, lengths = inputs["ids"], inputs["lengths"][:, None]
                 real = (torch.arange(ids.shape[1])[None] < lengths).long()
-                hidden = self._model(input_ids=ids, attention_mask=real)[0]
-                mean = (hidden * real[..., None]).sum(1) / lengths
-                vectors = torch.nn.functional.normalize(mean, dim=-1).numpy()
-                places = [missing[i] for i in part]
-                table[places] = vectors
+                with torch.inference_mode():
+                    hidden = self._model(input_ids=ids, attention_mask=real)[0]
+                    mean = (hidden * real[..., None]).sum(1) / lengths
+                    rows = torch.nn.functional.normalize(mean, dim=-1)
+                yield part, rows.numpy()
                 bar.update(len(part))
-                if store is None:
-                    continue
-                rows = [
-                    (keys[place], vector.astype("<f4").tobytes())
-                    for place, vector in zip(places, vectors, strict=True)
-                ]
-                store.executemany("INSERT OR IGNORE INTO embedding VALUES (?, ?)", rows)
-                store.commit()  # a kill loses one batch

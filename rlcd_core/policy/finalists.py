@@ -10,7 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlcd_core.policy.base import Batch, Item, PolicyError, Prepared
+from rlcd_core.policy.base import (
+    Batch,
+    Item,
+    PolicyError,
+    Prepared,
+    batches,
+    option_counts,
+)
 from rlcd_core.policy.order import reordered
 from rlcd_core.policy.passes import CostRule, state_log_probs
 from rlcd_core.rewards import MASKED
@@ -125,7 +132,7 @@ class Finalists(nn.Module):
         """Keep the items: who the finalists are is known only when they are read."""
         held = list(items)
         return Prepared(
-            [len(question.options) for _, question in held],
+            option_counts(held),
             lambda rows: {"items": Held([held[int(row)] for row in rows])},  # type: ignore[dict-item]
         )
 
@@ -212,8 +219,7 @@ class Finalists(nn.Module):
             rows |= zip(members, found, strict=True)
         if single:
             prepared = policy.prepare([items[i] for i in single])
-            for start in range(0, len(single), self.batch_size):
-                part = range(start, min(start + self.batch_size, len(single)))
+            for part in batches(len(single), self.batch_size):
                 found = policy.log_probs(prepared.take(part))
                 rows |= zip([single[i] for i in part], found, strict=True)
         return [

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from rlcd_core.policy.base import (
     Batch,
     Item,
-    PolicyError,
     Prepared,
     masked_log_softmax,
+    option_counts,
     unique_index,
 )
 from rlcd_core.schema import render_state
@@ -81,12 +81,10 @@ class DecisionHead(nn.Module):
         States are embedded as `rlcd_core.schema.render_state` writes them, without
         the prompt's frame.
         """
-        if not items:
-            raise PolicyError("No items: pass at least one (state, question).")
+        counts = option_counts(items)
         states, state_of = unique_index(render_state(state) for state, _ in items)
         questions, question_of = unique_index(q.text for _, q in items)
         flat, place = unique_index(o for _, q in items for o in q.options)
-        counts = [len(q.options) for _, q in items]
         embedded = self.encoder.embed([*states, *questions, *flat])
         table = torch.from_numpy(embedded * math.sqrt(self.encoder.dim)).float()
         h_s, h_q, h_c = table.split([len(states), len(questions), len(flat)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,10 +20,13 @@ from rlcd_core.policy.base import (
     Item,
     PolicyError,
     Prepared,
+    evaluating,
     masked_log_softmax,
+    option_counts,
+    option_mask,
 )
 from rlcd_core.policy.loading import body_of, load_model, smollm2_directory
-from rlcd_core.policy.passes import Work, plain_work
+from rlcd_core.policy.passes import Work, plain_work, tree_work
 from rlcd_core.policy.prefix import PrefixAttention, use_prefix_attention
 from rlcd_core.policy.prompts import PromptEncoder, padded, token_limit, verified_labels
 from rlcd_core.policy.tree import TokenTree, grown_trees, packed_inputs
@@ -86,7 +90,8 @@ class LetterPolicy(nn.Module):
     ------
     PolicyError
         A label is not one token of its own, or the model transforms its logits after
-        the output matrix (soft-capping, scaling), so that reading rows would be wrong.
+        the output matrix (soft-capping, scaling) or does not number its positions from
+        0, so that reading rows would be wrong.
     """
 
     kind: ClassVar[str] = "causal"
@@ -161,19 +166,23 @@ class LetterPolicy(nn.Module):
             )
         ids = self.encoder.start + self.encoder.plain([prompt])[0] + self._tail
         inputs = padded([ids])
-        training = self.model.training
-        self.model.eval()
-        with torch.inference_mode():
-            whole = self.model(input_ids=inputs["ids"].to(self.device)).logits[0]
+        with evaluating(self.model):
+            hidden = self._hidden(inputs)
+            rows = self._label_logits(hidden, len(self.labels))
+            masked_log_softmax(rows, torch.ones_like(rows).bool())  # refuses NaN
+            # Grown to hundreds, so that a cap on the logits shows however small they
+            # are; by a power of two, so that nothing is rounded.
+            grow = 2.0 ** math.ceil(math.log2(300 / max(float(rows.abs().max()), 1e-3)))
+            with head.register_forward_pre_hook(lambda _, given: (given[0] * grow,)):
+                whole = self.model(input_ids=inputs["ids"].to(self.device)).logits[0]
             # One place before the end of what follows the prompt, if anything does.
             whole = whole[-max(1, len(self._tail)), self.label_ids].float()
-            rows = self._label_logits(self._hidden(inputs), len(self.labels))[0]
-        self.model.train(training)
-        scale = whole.abs().max().clamp_min(1.0)
-        if (whole - rows).abs().max() > 0.02 * scale:
+            rows = self._label_logits(hidden * grow, len(self.labels))[0]
+        if (whole - rows).abs().max() > 0.02 * rows.abs().max():
             raise PolicyError(
                 f"{type(self.model).__name__} transforms its logits after the output "
-                "matrix, so that label rows are not its logits: score verbatim."
+                "matrix, or does not number its positions from 0, so that label rows "
+                "at the last token are not its logits: score verbatim."
             )
 
     def prepare(self, items: Sequence[Item]) -> Prepared:
@@ -184,7 +193,7 @@ class LetterPolicy(nn.Module):
         PolicyError
             More options than verified labels, or a prompt over the limit.
         """
-        counts = [len(question.options) for _, question in items]
+        counts = option_counts(items)
         prompts = self.encoder.prompts(items, self._suffixes(items), self.truncate)
         rows = [ids + self._tail for ids in prompts]
         return Prepared(
@@ -225,15 +234,8 @@ class LetterPolicy(nn.Module):
         return output.last_hidden_state[rows, last]
 
     def _label_logits(self, hidden: Tensor, count: int) -> Tensor:
-        """(B, count) logits of the first labels, in float32 or wider: so few rows that
-        half-precision weights need not round the result."""
-        head = self.model.get_output_embeddings()
-        ids = self.label_ids[:count]
-        wide = torch.promote_types(hidden.dtype, torch.float32)
-        bias = None if head.bias is None else head.bias[ids].to(wide)
-        with torch.autocast(hidden.device.type, enabled=False):
-            rows = head.weight[ids].to(wide)
-            return nn.functional.linear(hidden.to(wide), rows, bias)
+        """(B, count) logits of the first labels."""
+        return row_logits(self.model, self.label_ids[:count], hidden)
 
     def log_probs(self, batch: Batch) -> Tensor:
         """(B, K) masked log-probabilities; the softmax runs in float32.
@@ -292,11 +294,9 @@ class LetterPolicy(nn.Module):
         -------
         (B,) float32 tensor in [0, 1]
         """
-        batch = batch.to(self.device)
-        with torch.inference_mode():
-            hidden = self._hidden(batch.inputs)
-            logits = self._label_logits(hidden, batch.mask.shape[1])
-            mass = self._mass(hidden, logits, batch.mask)
+        with torch.inference_mode(), self.weighing() as kept:
+            self.log_probs(batch)
+        (mass,) = kept
         warn_of_mass(float(mass.mean()), stacklevel=3)
         return mass
 
@@ -334,19 +334,12 @@ class LetterPolicy(nn.Module):
             return None
         return SharedPrompt(prefix, tails, [len(q.options) for q in questions])
 
-    def shared_log_probs(
-        self, shared: SharedPrompt, *, max_scores: int = MAX_SCORES
-    ) -> Tensor:
+    def shared_log_probs(self, shared: SharedPrompt) -> Tensor:
         """Log-probabilities of several questions with one pass over their state.
 
         The keys and values of the prefix are computed once and only read afterwards;
         every suffix attends to them and to itself, at the positions it has in its
         single full prompt, so the order and company of questions do not matter.
-
-        Parameters
-        ----------
-        max_scores : int
-            Most attention scores held at once; more suffixes go in several passes.
 
         Returns
         -------
@@ -356,14 +349,14 @@ class LetterPolicy(nn.Module):
         kernel = PrefixAttention()
         self._hidden(padded([shared.prefix]), kernel)
         kernel.frozen = True
-        parts = self._parts(shared, max_scores)
+        parts = self._parts(shared)
         read = []
         for part in parts:
             inputs = padded([shared.suffixes[i] for i in part])
             read.append(self._hidden(inputs, kernel, len(shared.prefix)))
         return self._rows(torch.cat(read), list(itertools.chain(*parts)), shared.counts)
 
-    def _parts(self, shared: SharedPrompt, max_scores: int) -> list[list[int]]:
+    def _parts(self, shared: SharedPrompt) -> list[list[int]]:
         """Suffixes of each pass, long ones together, so that little is padded."""
         lengths = [len(suffix) for suffix in shared.suffixes]
         order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
@@ -372,7 +365,7 @@ class LetterPolicy(nn.Module):
         while order:
             longest = lengths[order[0]]
             cost = heads * longest * (len(shared.prefix) + longest)
-            take = max(1, max_scores // cost)
+            take = max(1, MAX_SCORES // cost)
             parts.append(order[:take])
             order = order[take:]
         return parts
@@ -382,9 +375,9 @@ class LetterPolicy(nn.Module):
         back = torch.tensor(rows, device=hidden.device).argsort()
         hidden = hidden[back]
         logits = self._label_logits(hidden, max(counts))
-        mask = torch.arange(max(counts))[None] < torch.tensor(counts)[:, None]
-        self._weigh(hidden, logits, mask.to(hidden.device))
-        return masked_log_softmax(logits, mask.to(hidden.device))
+        mask = option_mask(counts).to(hidden.device)
+        self._weigh(hidden, logits, mask)
+        return masked_log_softmax(logits, mask)
 
     def tree_log_probs(self, shared: SharedPrompt) -> Tensor:
         """Log-probabilities of several questions in one pass over a packed sequence.
@@ -417,12 +410,11 @@ class LetterPolicy(nn.Module):
         """What each way of reading these prompts computes."""
         start = len(shared.prefix)
         lengths = [len(suffix) for suffix in shared.suffixes]
-        parts = self._parts(shared, MAX_SCORES)
+        parts = self._parts(shared)
         padded_to = [(len(part), lengths[part[0]]) for part in parts]
-        trees = [len(tree) for _, tree in shared.trees]
         return {
             "plain": plain_work([start + length for length in lengths], batch_size),
-            "tree": Work(sum(trees), len(trees), sum(size**2 for size in trees)),
+            "tree": tree_work(shared.trees),
             "shared": Work(
                 start + sum(rows * width for rows, width in padded_to),
                 1 + len(parts),
@@ -430,6 +422,16 @@ class LetterPolicy(nn.Module):
                 + sum(rows * width * (start + width // 2) for rows, width in padded_to),
             ),
         }
+
+
+def row_logits(model: Any, ids: Tensor, hidden: Tensor) -> Tensor:
+    """(..., n) logits of n tokens, in float32 or wider: so few rows that half-precision
+    weights need not round the result."""
+    head = model.get_output_embeddings()
+    wide = torch.promote_types(hidden.dtype, torch.float32)
+    bias = None if head.bias is None else head.bias[ids].to(wide)
+    with torch.autocast(hidden.device.type, enabled=False):
+        return nn.functional.linear(hidden.to(wide), head.weight[ids].to(wide), bias)
 
 
 def warn_of_mass(mass: float, least: float = 0.01, stacklevel: int = 2) -> None:

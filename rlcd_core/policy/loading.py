@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,6 +52,8 @@ def load_model(
 
     Raises
     ------
+    ValueError
+        Another kind.
     OSError
         There is no such folder (a name is never looked up on a hub), it lacks a file,
         or its safetensors file is damaged or lacks a tensor: transformers would fill
@@ -69,17 +70,18 @@ def load_model(
             "tokenizer.json; nothing is loaded from a hub by name"
         )
 
-    name = {
-        "causal": "AutoModelForCausalLM",
-        "masked": "AutoModelForMaskedLM",
-        "encoder": "AutoModel",
-    }[kind]
-    loader = getattr(transformers, name)
+    loaders = {
+        "causal": transformers.AutoModelForCausalLM,
+        "masked": transformers.AutoModelForMaskedLM,
+        "encoder": transformers.AutoModel,
+    }
+    if kind not in loaders:
+        raise ValueError(f"kind={kind!r}: pass one of {', '.join(loaders)}")
     with quiet_transformers():
         # Said outright: left open, transformers asks at the terminal.
         safe = {"local_files_only": True, "trust_remote_code": False}
         try:
-            model, report = loader.from_pretrained(
+            model, report = loaders[kind].from_pretrained(
                 directory,
                 dtype=dtype,
                 use_safetensors=True,
@@ -92,11 +94,10 @@ def load_model(
                 "folder, so that it is fetched or converted again"
             ) from error
         # An encoder is read before its pooler, which many files leave out.
-        spared = "pooler." if kind == "encoder" else None
         missing = sorted(
             name
             for name in report["missing_keys"]
-            if spared is None or not name.startswith(spared)
+            if kind != "encoder" or not name.startswith("pooler.")
         )
         if missing:
             raise OSError(
@@ -124,7 +125,10 @@ def smollm2_directory() -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{target}.lock"):
         if not target.is_dir():
-            building = Path(tempfile.mkdtemp(dir=target.parent, prefix=".convert-"))
+            # One name, so that the next call removes what a kill has left.
+            building = target.with_name(f".{target.name}.part")
+            shutil.rmtree(building, ignore_errors=True)
+            building.mkdir()
             try:
                 convert_gguf(fetch("smollm2") / member.to, building)
                 os.replace(building, target)

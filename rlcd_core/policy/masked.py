@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from rlcd_core.policy.base import Item, PolicyError, Prepared
+from rlcd_core.policy.base import Item, PolicyError, Prepared, option_counts
 from rlcd_core.policy.letter import LetterPolicy, SharedPrompt
-from rlcd_core.policy.passes import Work, plain_work
+from rlcd_core.policy.passes import Work, plain_work, tree_work
 from rlcd_core.policy.prefix import attends_to_all
 from rlcd_core.policy.tree import (
     MAX_TOKENS,
@@ -74,7 +74,6 @@ class MaskedPolicy(LetterPolicy):
     """
 
     kind: ClassVar[str] = "masked"
-    apart: bool = False
 
     def __init__(
         self, model: Any, tokenizer: Any, *, apart: bool = False, **options: Any
@@ -111,7 +110,7 @@ class MaskedPolicy(LetterPolicy):
         def collate(rows: Tensor) -> dict[str, Tensor]:
             return packed_rows([trees[int(row)] for row in rows])
 
-        return Prepared([len(question.options) for _, question in items], collate)
+        return Prepared(option_counts(items), collate)
 
     def _hidden(self, inputs: Mapping[str, Tensor], *_: Any) -> Tensor:
         """(B, D) input of the output layer at the mask token of each row."""
@@ -168,11 +167,10 @@ class MaskedPolicy(LetterPolicy):
         """What the plain path and the tree compute."""
         lengths = [len(shared.prefix) + len(tail) for tail in shared.suffixes]
         plain = plain_work(lengths, batch_size)
-        trees = [len(tree) for _, tree in shared.trees]
         return {
             # One-question trees have a mask, of which nothing is skipped.
             "plain": Work(plain.tokens, plain.passes, 2 * plain.pairs),
-            "tree": Work(sum(trees), len(trees), sum(size**2 for size in trees)),
+            "tree": tree_work(shared.trees),
         }
 
     def _packed(self, tree: TokenTree) -> Tensor:

@@ -9,7 +9,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from rlcd_core.policy.base import Batch, Item, Prepared, masked_log_softmax
+from rlcd_core.policy.base import (
+    Batch,
+    Item,
+    Prepared,
+    masked_log_softmax,
+    option_counts,
+    option_mask,
+)
 from rlcd_core.policy.passes import Work
 from rlcd_core.schema import Choice, Score
 
@@ -100,8 +107,8 @@ class PermutationAverage(nn.Module):
 
     def prepare(self, items: Sequence[Item]) -> Prepared:
         """Prepare every order of every item."""
-        questions = [question for _, question in items]
-        asked, row_of, back = self._spread(questions)
+        counts = option_counts(items)
+        asked, row_of, back = self._spread([question for _, question in items])
         inner = self.policy.prepare(
             [(items[r][0], q) for r, q in zip(row_of.tolist(), asked, strict=True)]
         )
@@ -121,7 +128,7 @@ class PermutationAverage(nn.Module):
                 "back": back[chosen],
             }
 
-        return Prepared([len(q.options) for q in questions], collate)
+        return Prepared(counts, collate)
 
     def log_probs(self, batch: Batch) -> Tensor:
         """(B, K) masked log-probabilities of the mean."""
@@ -177,6 +184,4 @@ class PermutationAverage(nn.Module):
         return self._of_state(self.policy.tree_log_probs(shared.inner), shared)
 
     def _of_state(self, each: Tensor, shared: SharedOrders) -> Tensor:
-        columns = torch.arange(max(shared.counts))
-        mask = columns[None] < torch.tensor(shared.counts)[:, None]
-        return self._mean(each, shared.owner, shared.back, mask)
+        return self._mean(each, shared.owner, shared.back, option_mask(shared.counts))

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlcd_core.policy.base import batches
+
 
 @dataclass(frozen=True)
 class Work:
@@ -125,17 +127,19 @@ def state_log_probs(
     if chosen.way == "shared":
         return policy.shared_log_probs(chosen.shared)
     prepared = policy.prepare([(state, question) for question in questions])
-    starts = range(0, len(prepared), batch_size)
-    rows = [range(s, min(s + batch_size, len(prepared))) for s in starts]
-    return torch.cat([policy.log_probs(prepared.take(part)) for part in rows])
+    parts = batches(len(prepared), batch_size)
+    return torch.cat([policy.log_probs(prepared.take(part)) for part in parts])
+
+
+def tree_work(trees: Sequence[tuple[Any, Any]]) -> Work:
+    """Work of packed sequences, each with a mask of which nothing is skipped."""
+    sizes = [len(tree) for _, tree in trees]
+    return Work(sum(sizes), len(sizes), sum(size**2 for size in sizes))
 
 
 def plain_work(lengths: Sequence[int], batch_size: int) -> Work:
     """Work of causal prompts of these lengths, padded in batches as they come."""
-    parts = [
-        lengths[start : start + batch_size]
-        for start in range(0, len(lengths), batch_size)
-    ]
+    parts = [[lengths[i] for i in part] for part in batches(len(lengths), batch_size)]
     return Work(
         tokens=sum(len(part) * max(part) for part in parts),
         passes=len(parts),

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlcd_core.policy.loading import body_of
+
 NAME = "rlcd_prefix"
 
 
@@ -121,12 +123,11 @@ def attends_to_all(model: Any) -> bool:
     """
     config = model.config
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    body = getattr(model, "get_base_model", lambda: model)().base_model
     return (
         config._attn_implementation in ("sdpa", NAME)
         and kinds == {"full_attention"}
         and getattr(config, "sliding_window", None) is None
-        and "position_ids" in inspect.signature(body.forward).parameters
+        and "position_ids" in inspect.signature(body_of(model).forward).parameters
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from rlcd_core.policy.base import Item, PolicyError
 from rlcd_core.schema import LETTERS, Noul, render_prefix, render_state, render_suffix
@@ -21,6 +22,9 @@ LABEL_CANDIDATES: tuple[str, ...] = (
 
 class PromptEncoder:
     """Text to token ids, such that text never becomes a special token.
+
+    What a tokenizer has as an added token that is not special, such as Qwen's
+    ``<think>``, stays one token also where it stands in a text.
 
     Parameters
     ----------
@@ -133,7 +137,12 @@ class PromptEncoder:
 
 
 def token_limit(model: Any, max_tokens: int | None) -> int | None:
-    """The smaller of a model's context window and `max_tokens`; None if neither."""
+    """The smaller of a model's context window and `max_tokens`; None if neither.
+
+    Raises `PolicyError` if `max_tokens` is below 1.
+    """
+    if max_tokens is not None and max_tokens < 1:
+        raise PolicyError(f"max_tokens={max_tokens}: pass at least 1")
     window = getattr(model.config, "max_position_embeddings", None)
     limits = [limit for limit in (window, max_tokens) if limit is not None]
     return min(limits, default=None)
@@ -181,9 +190,6 @@ def padded(rows: Sequence[list[int]], side: str = "right") -> dict[str, Tensor]:
 
     Any id will do as filler: no real position ever attends to it.
     """
-    width = max(map(len, rows))
-    gaps = [[0] * (width - len(row)) for row in rows]
-    pairs = zip(rows, gaps, strict=True)
-    filled = [row + gap if side == "right" else gap + row for row, gap in pairs]
-    lengths = torch.tensor([len(row) for row in rows])
-    return {"ids": torch.tensor(filled), "lengths": lengths}
+    tensors = [torch.tensor(row) for row in rows]
+    ids = pad_sequence(tensors, batch_first=True, padding_side=side)
+    return {"ids": ids, "lengths": torch.tensor([len(row) for row in rows])}

@@ -11,7 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from rlcd_core.data.manifest import fetch
-from rlcd_core.policy.base import Batch, Item, PolicyError, Prepared, unique_index
+from rlcd_core.policy.base import (
+    Batch,
+    Item,
+    PolicyError,
+    Prepared,
+    option_counts,
+    unique_index,
+)
 from rlcd_core.policy.head import DecisionHead
 from rlcd_core.policy.loading import load_model
 from rlcd_core.policy.prompts import PromptEncoder, padded, token_limit
@@ -113,9 +120,7 @@ class SpanHead(DecisionHead):
         PolicyError
             No items, or a text over the limit.
         """
-        if not items:
-            raise PolicyError("No items: pass at least one (state, question).")
-        counts = [len(q.options) for _, q in items]
+        counts = option_counts(items)
         states, state_of = unique_index(render_state(state) for state, _ in items)
         others, place = unique_index(
             text for _, q in items for text in (q.text, *q.options)

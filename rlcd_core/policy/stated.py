@@ -15,8 +15,9 @@ from rlcd_core.policy.base import (
     PolicyError,
     Prepared,
     masked_log_softmax,
+    option_counts,
 )
-from rlcd_core.policy.letter import LetterPolicy
+from rlcd_core.policy.letter import LetterPolicy, row_logits
 from rlcd_core.policy.loading import body_of
 from rlcd_core.policy.prompts import PromptEncoder, padded
 from rlcd_core.rewards import LEVELS, MASKED, stated_levels
@@ -94,7 +95,7 @@ class StatedPolicy(nn.Module):
         PolicyError
             As `LetterPolicy.prepare`; the continuation counts towards the limit.
         """
-        counts = [len(question.options) for _, question in items]
+        counts = option_counts(items)
         suffixes = self.policy._suffixes(items)
         prompts = self._encoder.prompts(items, suffixes, self.policy.truncate)
         labels = self.policy.label_ids.tolist()
@@ -141,21 +142,10 @@ class StatedPolicy(nn.Module):
             torch.arange(1, len(options.T) + 1, device=prompt.device) * self._step - 1
         )
         last = (prompt[:, None] + last).clamp_max(hidden.shape[1] - 1)
-        levels = self._level_logits(hidden[rows, last])
-        told = masked_log_softmax(
-            levels.flatten(0, 1), torch.ones_like(levels.flatten(0, 1)).bool()
-        )
-        pairs = (choice[..., None] + told.reshape(levels.shape)).flatten(1)
+        levels = row_logits(self.policy.model, self.level_ids, hidden[rows, last])
+        told = masked_log_softmax(levels, torch.ones_like(levels).bool())
+        pairs = (choice[..., None] + told).flatten(1)
         return pairs.masked_fill(~batch.mask, MASKED)
-
-    def _level_logits(self, hidden: Tensor) -> Tensor:
-        """(..., LEVELS) logits of the digits, in float32 or wider."""
-        head = self.policy.model.get_output_embeddings()
-        wide = torch.promote_types(hidden.dtype, torch.float32)
-        bias = None if head.bias is None else head.bias[self.level_ids].to(wide)
-        with torch.autocast(hidden.device.type, enabled=False):
-            rows = head.weight[self.level_ids].to(wide)
-            return nn.functional.linear(hidden.to(wide), rows, bias)
 
 
 def choice_log_probs(pairs: Tensor) -> Tensor:
@@ -192,13 +182,12 @@ class StatedChoice(nn.Module):
     def prepare(self, items: Sequence[Item]) -> Prepared:
         """Prepare the pairs; the mask is that of the options."""
         inner = self.policy.prepare(items)
-        counts = [len(question.options) for _, question in items]
 
         def collate(rows: Tensor) -> dict[str, Tensor]:
             batch = inner.take(rows)
             return {**batch.inputs, "pairs": batch.mask}
 
-        return Prepared(counts, collate)
+        return Prepared(option_counts(items), collate)
 
     def log_probs(self, batch: Batch) -> Tensor:
         """(B, K) log-probabilities: the sum over levels of the pairs'."""

@@ -22,9 +22,11 @@ from rlcd_core.policy.base import (
     PolicyError,
     Prepared,
     masked_log_softmax,
+    option_counts,
 )
 from rlcd_core.policy.letter import LetterPolicy
 from rlcd_core.policy.loading import body_of
+from rlcd_core.policy.prefix import attends_to_all
 from rlcd_core.policy.prompts import padded
 
 # Prompts whose hidden states share a file: a kill while they are computed loses one.
@@ -56,8 +58,8 @@ class TopPolicy(nn.Module):
     Raises
     ------
     PolicyError
-        The model has no such layers, or running them in two parts gives other
-        hidden states than the whole.
+        The model has no such layers, attends in windows, or running it in two parts
+        gives other hidden states than the whole.
     """
 
     def __init__(
@@ -74,6 +76,12 @@ class TopPolicy(nn.Module):
             raise PolicyError(
                 f"{type(body).__name__} is not a stack of decoder layers with rotary "
                 "positions and a last norm: train a LetterPolicy on all of it"
+            )
+        if not attends_to_all(letter.model):
+            raise PolicyError(
+                f"{type(body).__name__} attends in windows, or by another kernel than "
+                "sdpa, which its layers do not know when they run in two parts: train "
+                "a LetterPolicy on all of it"
             )
         if letter.padding != "right":
             raise PolicyError(
@@ -113,7 +121,7 @@ class TopPolicy(nn.Module):
         PolicyError
             As `LetterPolicy.prepare`; or a stored file was damaged.
         """
-        counts = [len(question.options) for _, question in items]
+        counts = option_counts(items)
         rows = self.letter.encoder.prompts(
             items, self.letter._suffixes(items), self.letter.truncate
         )

@@ -15,10 +15,11 @@ from rlcd_core.policy.base import (
     PolicyError,
     Prepared,
     masked_log_softmax,
+    option_counts,
     unique_index,
 )
 from rlcd_core.policy.loading import body_of
-from rlcd_core.policy.passes import Work, plain_work
+from rlcd_core.policy.passes import Work, plain_work, tree_work
 from rlcd_core.policy.prefix import attends_to_all
 from rlcd_core.policy.prompts import PromptEncoder, padded, token_limit
 from rlcd_core.policy.tree import TokenTree, grown_trees, packed_inputs
@@ -110,7 +111,8 @@ class VerbatimPolicy(nn.Module):
     Raises
     ------
     PolicyError
-        Prompt and option exceed the window and `truncate` is off.
+        Prompt and option exceed the window and `truncate` is off, or the tokenizer
+        merges an option with what stands before it.
     """
 
     def __init__(
@@ -145,15 +147,20 @@ class VerbatimPolicy(nn.Module):
                 **places,
             }
 
-        return Prepared([len(q.options) for _, q in items], collate)
+        return Prepared(option_counts(items), collate)
 
     def _texts(self, items: Sequence[Item]) -> Texts:
-        if not items:
-            raise PolicyError("No items: pass at least one (state, question).")
-        counts = [len(question.options) for _, question in items]
+        counts = option_counts(items)
         options, place = unique_index(o.strip() for _, q in items for o in q.options)
         base, *whole = self.encoder.plain([ASK, *(f"{ASK} {o}" for o in options)])
         tokens = [ids[len(base) :] for ids in whole]
+        for option, ids, own in zip(options, whole, tokens, strict=True):
+            if not own or ids != base + own:
+                raise PolicyError(
+                    f"Option {option[:60]!r} has no tokens of its own after {ASK!r} "
+                    "for this tokenizer, so that it cannot be scored: write it in "
+                    "other words."
+                )
         units = {
             "sum": [1] * len(options),
             "tokens": [len(ids) for ids in tokens],
@@ -239,10 +246,9 @@ class VerbatimPolicy(nn.Module):
         each of its options."""
         lengths = [len(prompt) + len(option) for prompt, option in shared.pairs]
         width = shared.texts.of.shape[1]
-        trees = [len(tree) for _, tree in shared.trees]
         return {
             "plain": plain_work(lengths, batch_size * width),
-            "tree": Work(sum(trees), len(trees), sum(size**2 for size in trees)),
+            "tree": tree_work(shared.trees),
         }
 
     def tree_log_probs(self, shared: SharedTexts) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -59,9 +59,7 @@ class JointJob:
 
     def full_config(self) -> dict[str, Any]:
         """Everything that decides the result; its hash is the record's key."""
-        spent = self.arm.name != WARMUP_ARM.name
-        config = self.config if spent else replace(self.config, outcomes=0)
-        return run_config(joint_task(), self.arm, config, self.seed, self.warmup)
+        return run_config(joint_task(), self.arm, self.config, self.seed, self.warmup)
 
     def train(self, family: str) -> tuple[RunRecord, np.ndarray]:
         """Do the job in this process, on one thread so that workers do not compete.

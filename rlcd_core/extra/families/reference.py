@@ -190,4 +190,4 @@ def reference() -> list[LetterJob]:
 FAMILIES: dict[str, Callable[[], list[Any]]] = {"reference": reference}
 WITH_PREDICTIONS = frozenset({"reference"})
 ON_GPU = frozenset({"reference"})
-NEVER_RUN = frozenset({"reference"})
+UNFINISHED = frozenset({"reference"})

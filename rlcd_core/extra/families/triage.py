@@ -28,7 +28,6 @@ from rlcd_core.extra.scratch import Reader
 from rlcd_core.files import write_atomically
 from rlcd_core.records import RunRecord, Store, results_dir
 from rlcd_core.tasks import (
-    WARMUP_ARM,
     Task,
     Warmup,
     elsewhere_config,
@@ -108,12 +107,10 @@ class TriageJob:
 
     def full_config(self) -> dict[str, Any]:
         """What :func:`rlcd_core.tasks.run` will put into the record."""
-        spent = self.arm.name != WARMUP_ARM.name
-        config = self.config if spent else replace(self.config, outcomes=0)
         return run_config(
             triage_task(self.task),
             self.arm,
-            config,
+            self.config,
             self.seed,
             self.warmup,
             policy=self._policy(),
