@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +31,12 @@ class Commands(typer.core.TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run a command; sources and files that cannot be used end it with status 1."""
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                # The place in an installed package says nothing to whoever typed this.
+                warnings.showwarning = lambda message, *_: typer.echo(
+                    f"rlcd: {message}", err=True
+                )
+                return super().invoke(ctx)
         except (SourceError, OSError) as error:
             typer.echo(f"rlcd: {error}", err=True)
             raise typer.Exit(1) from error

@@ -175,7 +175,7 @@ def _checked(
 
 
 def _nll(log_p: np.ndarray, q: np.ndarray) -> float:
-    return float(-(q * np.where(q > 0, log_p, 0.0)).sum(-1).mean())
+    return float((q * np.where(q > 0, -log_p, 0.0)).sum(-1).mean())
 
 
 def _brier(log_p: np.ndarray, q: np.ndarray) -> float:

@@ -127,14 +127,14 @@ class Decider:
         PolicyError
             The policy cannot read a prompt: too long, too many options, NaN logits.
         """
+        named: dict[str, Question] | None = None
+        joint: Joint | None = None
         if isinstance(questions, Mapping):
             named = questions_of(questions)
             # Rules are checked before anything is computed.
             joint = None if rules is None else Joint(named, rules)
-            answers = self.ask(state, list(named.values()))
-            answers = dict(zip(named, answers, strict=True))
-            return answers if joint is None else joint.answer(answers)
-        if rules is not None:
+            questions = list(named.values())
+        elif rules is not None:
             raise SchemaError(
                 "rules speak of fields by name; pass the questions as a mapping of "
                 "names to questions, or as a JSON schema"
@@ -151,10 +151,14 @@ class Decider:
             raise SchemaError("no question given; ask at least one")
         render_state(state)  # an empty state is named before anything is computed
         rows = self.probabilities(state, questions)
-        return [
+        answers = [
             make_answer(question, row[: len(question.options)])
             for question, row in zip(questions, rows, strict=True)
         ]
+        if named is None:
+            return answers
+        by_name = dict(zip(named, answers, strict=True))
+        return by_name if joint is None else joint.answer(by_name)
 
     def probabilities(
         self, state: Any, questions: Sequence[Question]

@@ -15,6 +15,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+TINY = float(np.finfo(np.float32).tiny)
+"""The least propensity: training divides by it in 32 bits."""
+
 Judge = Callable[[np.ndarray, np.ndarray, np.random.Generator], np.ndarray]
 
 
@@ -338,7 +341,7 @@ class LoggedEnv:
     ------
     ValueError
         Shapes differ, an action is outside its options, an outcome is not 0, 1 or
-        NaN, or a propensity is outside (0, 1].
+        NaN, or a propensity is outside (0, 1] or smaller than `TINY`.
     """
 
     __slots__ = ("_actions", "_outcomes", "_propensities", "n_options")
@@ -364,11 +367,13 @@ class LoggedEnv:
         self._propensities = None
         if propensities is not None:
             self._propensities = np.array(propensities, dtype=np.float64)
-            good = (self._propensities > 0) & (self._propensities <= 1)
+            good = (self._propensities >= TINY) & (self._propensities <= 1)
             if self._propensities.shape != rows.shape or not good.all():
+                first = self._propensities[~good][:1].tolist()
                 raise ValueError(
-                    f"propensities must be (N,) in (0, 1]; {int((~good).sum())} are "
-                    "not. Leave out those rows, or all propensities."
+                    f"propensities must be (N,) in (0, 1], at least {TINY:.1e} to be "
+                    f"divided by in 32 bits; {int((~good).sum())} are not {first}. "
+                    "Leave out those rows, or all propensities."
                 )
 
     def logged(

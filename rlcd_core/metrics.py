@@ -347,6 +347,9 @@ def classwise_reliability(
     (Kull et al. 2019).
     """
     forecast, target, exists = _table(p, y, mask)
+    if not exists.any(0).all():
+        unused = int(exists.any(0).argmin())
+        raise MetricError(f"mask: no row has option {unused}; leave its column out")
     return tuple(
         reliability(forecast[rows, k], target[rows, k], n_bins, binning)
         for k, rows in enumerate(exists.T)

@@ -60,7 +60,8 @@ def _checked_options(name: str, options: Iterable[str]) -> tuple[str, ...]:
             raise SchemaError(
                 f"{name}: option {option!r} is of type {kind}; write it as a string"
             )
-        if not option.strip():
+        look = _look(option)
+        if not look:
             raise SchemaError(f"{name}: option {option!r} is empty; give it a name")
         if option.splitlines() != [option]:
             raise SchemaError(
@@ -68,15 +69,24 @@ def _checked_options(name: str, options: Iterable[str]) -> tuple[str, ...]:
                 "each option must be one line, so join its lines with a space"
             )
         _check_encodable(f"{name}: option", option)
-        # NFC first: composed and decomposed accents look the same to every reader.
-        key = unicodedata.normalize("NFC", option).strip().casefold()
-        if key in seen:
+        if look in seen:
             raise SchemaError(
-                f"{name}: options {seen[key]!r} and {option!r} are the same after "
-                "stripping spaces and ignoring case; rename or drop one of them"
+                f"{name}: options {seen[look]!r} and {option!r} look the same (case, "
+                "spaces, width and invisible characters aside); rename or drop one of "
+                "them"
             )
-        seen[key] = option
+        seen[look] = option
     return checked
+
+
+def _look(option: str) -> str:
+    """What a reader can tell apart: options of one look would be one option twice."""
+    shown = unicodedata.normalize("NFKC", option)
+    # Space-like controls stay for split(); all other unseen characters go.
+    kept = "".join(
+        c for c in shown if c.isspace() or unicodedata.category(c) not in ("Cc", "Cf")
+    )
+    return " ".join(kept.split()).casefold()
 
 
 @dataclass(frozen=True)

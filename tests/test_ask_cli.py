@@ -76,6 +76,8 @@ def refused(result: Any) -> str:
 def test_flags_give_the_answers_of_the_library(folder: Path, decider: Decider) -> None:
     result = run(STATE, *FLAGS, "--policy", folder)
     assert result.exit_code == 0, result.stderr
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("rlcd: The labels get") and "UserWarning" not in line
     found = json.loads(result.stdout)
     # Flags of one kind keep their order; kinds come choice, score, noul.
     expected = dict(

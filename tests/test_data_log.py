@@ -91,13 +91,24 @@ def test_named_questions_and_derived_outcome(tmp_path: Path) -> None:
     assert row.probabilities == (0.75, 0.25)
 
 
+def test_spaces_about_ids_and_numbers_are_none_of_theirs(tmp_path: Path) -> None:
+    blank = GOOD[0].replace(",1,0.5,", ", , 0.5 ,", 1)
+    (row,) = read_log(write(tmp_path / "log.csv", [blank]))
+    assert row.outcome is None and row.propensity == 0.5
+    same = GOOD[0].replace("a,", "a ,", 1)
+    with pytest.raises(LogError, match="make ids unique"):
+        list(read_log(write(tmp_path / "twice.csv", [GOOD[0], same])))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         (",1,0.5,", ",1,0,", "propensity 0.0 must be in (0, 1]"),
         (",1,0.5,", ",1,1.2,", "propensity 1.2 must be"),
         (",1,0.5,", ",1,nan,", "propensity nan must be"),
-        (",1,0.5,", ",1,often,", "propensity 'often' is no number"),
+        (",1,0.5,", ",1,often,", "propensity 'often' is no number; leave it empty"),
+        (",1,0.5,", ",1,1e-300,", "propensity 1e-300 must be in (0, 1], and at least"),
+        (",1,0.5,", ",NA,0.5,", "outcome 'NA' is no number; leave it empty"),
         (",1,0.5,", ",2,0.5,", "outcome 2.0 must be 0, 1, or empty"),
         (",billing,1", ",sales,1", "action 'sales' is none of the options"),
         (",billing,1", ",,1", "an outcome needs its action"),

@@ -172,6 +172,9 @@ def test_tiny_label_mass_warns_once_without_another_pass() -> None:
         first = decider.ask(STATE, [QUESTIONS[0]])
     assert len(caught) == 1 and caught[0].filename == __file__
     assert len(passes) == 1
+    with pytest.warns(UserWarning, match="does not answer with a label") as caught:
+        Decider(policy).ask(STATE, {"first": QUESTIONS[0]})
+    assert len(caught) == 1 and caught[0].filename == __file__, "by name, too"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert decider.ask(STATE, [QUESTIONS[0]]) == first

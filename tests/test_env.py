@@ -235,7 +235,7 @@ def test_logged_env_reveals_the_logged_action_only() -> None:
     assert env.state_dict() == {}
 
 
-@pytest.mark.parametrize("propensity", [0.0, 1.2, -0.1, np.nan])
+@pytest.mark.parametrize("propensity", [0.0, 1.2, -0.1, np.nan, 1e-300])
 def test_bad_propensities_are_refused(propensity: float) -> None:
     with pytest.raises(ValueError, match=r"\(0, 1\]"):
         LoggedEnv([0], [1.0], 2, [propensity])

@@ -211,6 +211,9 @@ def test_classwise():
     wide = np.concatenate([p, np.zeros((200, 1))], 1)
     r = metrics.classwise_reliability(wide, y, 10, mask=mask)
     assert [x.n for x in r] == [200, 200, 200, 50]
+    mask[:, 3] = False
+    with pytest.raises(MetricError, match="no row has option 3"):
+        metrics.classwise_reliability(wide, y, 10, mask=mask)
 
 
 def test_three_to_ten_options_in_one_batch():

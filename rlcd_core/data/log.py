@@ -24,6 +24,8 @@ COLUMNS = (
     "id state question options type action outcome label propensity probabilities "
     "decided_at resolved_at source split"
 ).split()
+TEXTS = ("state", "question", "options")
+TINY = 2.0**-126  # the least normal number of 32 bits
 
 
 class LogError(ValueError):
@@ -126,7 +128,9 @@ def _number(name: str, value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError):
-        raise LogError(f"{name} {value!r} is no number") from None
+        raise LogError(
+            f"{name} {value!r} is no number; leave it empty if unknown"
+        ) from None
 
 
 def _listed(name: str, value: Any) -> list[Any]:
@@ -141,7 +145,13 @@ def _listed(name: str, value: Any) -> list[Any]:
 
 
 def _parse(row: Mapping[str, Any], questions: Mapping[str, Question]) -> Decision:
-    told = {key: row[key] for key in COLUMNS if key in row and _known(row[key])}
+    # Spaces about a text are part of it; about an id, a number or a time they are not.
+    told = {
+        key: value.strip() if isinstance(value, str) and key not in TEXTS else value
+        for key, value in row.items()
+        if key in COLUMNS
+    }
+    told = {key: value for key, value in told.items() if _known(value)}
     for needed in ("id", "state", "question"):
         if needed not in told:
             raise LogError(f"no {needed}: fill that column")
@@ -180,9 +190,10 @@ def _parse(row: Mapping[str, Any], questions: Mapping[str, Question]) -> Decisio
         raise LogError("an outcome needs its action: fill that column")
     if action is None and label is None:
         raise LogError("no action and no label: fill one of them")
-    if propensity is not None and not 0.0 < propensity <= 1.0:
+    if propensity is not None and not TINY <= propensity <= 1.0:
         raise LogError(
-            f"propensity {propensity} must be in (0, 1]; leave it empty if unknown"
+            f"propensity {propensity} must be in (0, 1], and at least {TINY:.1e} to be "
+            "divided by in 32 bits; leave it empty if unknown"
         )
     p = told.get("probabilities")
     if p is not None:
