@@ -107,7 +107,7 @@ def test_spaces_about_ids_and_numbers_are_none_of_theirs(tmp_path: Path) -> None
         (",1,0.5,", ",1,1.2,", "propensity 1.2 must be"),
         (",1,0.5,", ",1,nan,", "propensity nan must be"),
         (",1,0.5,", ",1,often,", "propensity 'often' is no number; leave it empty"),
-        (",1,0.5,", ",1,1e-300,", "propensity 1e-300 must be in (0, 1], and at least"),
+        (",1,0.5,", ",1,1e-300,", "propensity 1e-300 must be in (0, 1] and at least"),
         (",1,0.5,", ",NA,0.5,", "outcome 'NA' is no number; leave it empty"),
         (",1,0.5,", ",2,0.5,", "outcome 2.0 must be 0, 1, or empty"),
         (",billing,1", ",sales,1", "action 'sales' is none of the options"),

@@ -192,8 +192,8 @@ def _parse(row: Mapping[str, Any], questions: Mapping[str, Question]) -> Decisio
         raise LogError("no action and no label: fill one of them")
     if propensity is not None and not TINY <= propensity <= 1.0:
         raise LogError(
-            f"propensity {propensity} must be in (0, 1], and at least {TINY:.1e} to be "
-            "divided by in 32 bits; leave it empty if unknown"
+            f"propensity {propensity} must be in (0, 1] and at least {TINY:.1e}; leave "
+            "it empty if unknown"
         )
     p = told.get("probabilities")
     if p is not None:
