@@ -381,7 +381,7 @@ pd.DataFrame(
 # expect. The chosen warm-up is right on {res}`30_larger_models:start.accuracy:.2f` of the validation questions and a little too
 # sure (confidence minus accuracy {res}`30_larger_models:start.gap:.3f`, Brier score
 # {res}`30_larger_models:start.brier:.3f`). A choice on the lower edge says that a still lower rate might serve better. And the
-# seed recipes, which see a quarter as many questions a step, lose most of what the warm-up taught at the highest rate,
+# seed recipes, which see a quarter as many questions a step, lose much of what the warm-up taught at the highest rate,
 # whatever the reward.
 #
 # ## The reference protocol, ready to run
