@@ -247,16 +247,15 @@ def gate_abroad(arm: str) -> dict[str, dict[str, np.ndarray]]:
 gates = {arm: gate_abroad(arm) for arm in ("rlcd", "verdict_nll", "rlvr")}
 pd.concat(
     {
-        title: pd.DataFrame(
+        heading: pd.DataFrame(
             {
-                named[name]: {
-                    plots.arm_style(arm).label: cell(found[what][name])
-                    for arm, found in gates.items()
+                plots.arm_style(arm).label: {
+                    title: cell(found[what][name]) for name, title in named.items()
                 }
-                for name in verdicts
+                for arm, found in gates.items()
             }
         )
-        for what, title in (("error", "error among acts"), ("share", "share acted on"))
+        for what, heading in (("error", "error among acts"), ("share", "share acted on"))
     }
 )
 
