@@ -86,6 +86,21 @@ def too_wide(page: Page) -> list[str]:
     )
 
 
+def settle(page: Page) -> None:
+    """Wait until all formulas are set and each folded part has its button.
+
+    A busy machine is told of an idle network before its scripts have run.
+    """
+    page.wait_for_function(
+        """() => {
+            const count = (what) => document.querySelectorAll(what).length;
+            return count("mjx-container") >= count("span.math, div.math")
+                && count("article .toggle-button") === count("article .toggle-hidden");
+        }""",
+        timeout=30_000,
+    )
+
+
 @pytest.mark.built
 @every_page
 def test_page_loads_quietly_and_fits(
@@ -95,13 +110,8 @@ def test_page_loads_quietly_and_fits(
     page = browser.new_page(viewport={"width": PHONE, "height": 740})
     seen = watch(page)
     page.goto(f"{address}/{path}", wait_until="networkidle")
-    formulas = page.locator("span.math, div.math").count()
-    if formulas:
-        page.wait_for_function(
-            f"document.querySelectorAll('mjx-container').length >= {formulas}",
-            timeout=20_000,
-        )
-        assert page.locator("mjx-merror").count() == 0
+    settle(page)
+    assert page.locator("mjx-merror").count() == 0
     assert too_wide(page) == []
     page.set_viewport_size({"width": DESK, "height": 800})
     assert too_wide(page) == []
@@ -116,6 +126,7 @@ def test_folded_parts_open(browser: Browser, address: str, path: Path) -> None:
     page = browser.new_page(viewport={"width": PHONE, "height": 740})
     seen = watch(page)
     page.goto(f"{address}/{path}", wait_until="networkidle")
+    settle(page)
     for button in page.locator("article .toggle-button").all():
         button.click()
     assert page.locator("article .toggle-hidden").count() == 0
