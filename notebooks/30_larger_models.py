@@ -347,6 +347,8 @@ pd.DataFrame(
 # spends four outcomes on a question, reads one. The warm-up had four learning rates to choose from, and the arms three:
 # {res}`30_larger_models:pilot_steps` steps each, on a seed that no result uses, judged on
 # {res}`30_larger_models:pilot_rows` validation questions, RLVR by accuracy and the others by Brier score. The star marks the choice.
+# The arms' rates were not all fixed beforehand: the grid was moved down twice when validation scores showed that its
+# upper end only forgets, once during the warm-up's runs and once during the arms'. Every arm got the same grid.
 
 # %%
 pilot = family_records("smol_trec_start") + family_records("smol_trec_pilot")
