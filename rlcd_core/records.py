@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 
 from rlcd_core.files import write_atomically
 
@@ -184,11 +185,19 @@ class Store:
     def gather(self, keep: Iterable[str] | None = None) -> int:
         """Merge the scratch folder into the committed files; returns the record count.
 
+        A second merge of the family waits: it would write back what it read before
+        the first one's records were there.
+
         Parameters
         ----------
         keep : iterable of keys, optional
             Records with other keys are dropped (a family that was re-configured).
         """
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.scratch.with_name(f"{self.family}.lock")):
+            return self._merge(keep)
+
+    def _merge(self, keep: Iterable[str] | None) -> int:
         loose = list(self.scratch.glob("*.json"))
         rows = self.records()
         if keep is not None:

@@ -1,6 +1,8 @@
 """Records: found by configuration, whole after a kill, exact for prose."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import numpy as np
 import pytest
@@ -89,6 +91,34 @@ def test_a_run_that_ends_while_others_are_gathered_is_kept(
     assert store.gather() == 2
     assert store.predictions(record(1)).tolist() == np.eye(2).tolist()
     assert not list(store.scratch.glob("*"))
+
+
+def test_of_two_merges_at_once_none_loses_the_others_records(
+    tmp_path, monkeypatch
+) -> None:
+    first, second = (Store("toy", tmp_path / "results") for _ in range(2))
+    first.add(record(0))
+    has_read, may_write = Event(), Event()
+    read = first.records
+
+    def slowly() -> list[RunRecord]:
+        rows = read()
+        has_read.set()
+        assert may_write.wait(30)
+        return rows
+
+    monkeypatch.setattr(first, "records", slowly)
+    with ThreadPoolExecutor() as pool:
+        one = pool.submit(first.gather)
+        assert has_read.wait(30)
+        second.add(record(1))
+        two = pool.submit(second.gather)
+        # Without the lock the second ends here, and the first overwrites it.
+        with pytest.raises(TimeoutError):
+            two.result(timeout=0.3)
+        may_write.set()
+        assert (one.result(30), two.result(30)) == (1, 2)
+    assert [r.seed for r in second.records()] == [0, 1]
 
 
 @pytest.mark.parametrize(
