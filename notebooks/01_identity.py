@@ -456,7 +456,7 @@ pd.DataFrame(
 # \tfrac12 \|p\|^2 - \tfrac12$. **RLCD is RLVR plus a bonus for spread**, the Gini
 # entropy $1 - \|p\|^2$ (also the Tsallis entropy of order two, {cite:t}`tsallis1988`), at
 # weight one half. Without the subtraction the bonus is gone and the policy runs to a
-# corner. With any other weight it settles, but not on the truth:
+# corner. With another positive weight it may settle, but not on the truth:
 #
 # :::{prf:proposition} No other weight is proper
 # :label: prp-weight

@@ -784,7 +784,7 @@ print("excess > 0 away from the truth, corners included:", positive)
 # pairing $e$ with $-e$ gives $q_1 = \mathbb{E}\,\psi(d + e) < \psi(d)$. $\square$
 # :::
 #
-# All four rules, by Gauss–Hermite quadrature, $K = 2$, noise of the given size on both
+# The four rules of the table, by Gauss–Hermite quadrature, $K = 2$, noise of the given size on both
 # logits:
 
 # %%

@@ -465,7 +465,7 @@ pd.DataFrame(crowd).T.round(3)
 # Everything so far, and three estimators to come, for the honest ticket. All have mean zero
 # here, so all of it is noise:
 
-# %% mystnb={"figure": {"caption": "Variance per outcome at $p = q = (.5, .3, .15, .05)$, by exact enumeration. Blue: RLCD's reward; red: RLVR plus the exact Gini gradient; purple: the label is revealed. G is the number of actions on one question. Nothing is visibly below one action without a baseline.", "name": "fig-variance-bars"}, "image": {"alt": "Horizontal bars of variance per outcome. Lowest, about 0.115 to 0.117: minimum-variance control, RLCD with one action, and RLCD with independent outcomes. Then 0.159 residual Horvitz-Thompson, about 0.16 to 0.19 for leave-one-out with independent outcomes, RLVR plus Gini and three exclusive verdicts. Highest, 0.31 to 0.40: four actions under a shared label, without baseline, with leave-one-out, and RLVR plus Gini with leave-one-out."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Variance per outcome at $p = q = (.5, .3, .15, .05)$, by exact enumeration. Blue: RLCD's reward; red: RLVR plus the exact Gini gradient; purple: the label is revealed. G is the number of actions on one question. LOO: leave-one-out baseline; HT: Horvitz–Thompson. Only the minimum-variance control lies below one action without a baseline, and hardly.", "name": "fig-variance-bars"}, "image": {"alt": "Horizontal bars of variance per outcome. Lowest, about 0.115 to 0.117: minimum-variance control, RLCD with one action, and RLCD with independent outcomes. Then 0.159 residual Horvitz-Thompson, about 0.16 to 0.19 for leave-one-out with independent outcomes, RLVR plus Gini and three exclusive verdicts. Highest, 0.31 to 0.40: four actions under a shared label, without baseline, with leave-one-out, and RLVR plus Gini with leave-one-out."}} tags=["hide-input"]
 entries = [
     ("control", "G=1, exclusive control", "exclusive_control", 1, True, "rlcd"),
     ("rlcd_1", "G=1, RLCD", "rlcd", 1, True, "rlcd"),
@@ -559,7 +559,7 @@ pd.DataFrame(sampled).T.round(4)
 # :::{prf:theorem} Residual Horvitz–Thompson, and the most one outcome can do
 # :label: thm-residual-ht
 #
-# Draw $S$, $G$ different options, one after another in proportion to $p$, and let $\pi_k$ be
+# Draw a set $S$ of $G$ different options, one after another in proportion to $p$, and let $\pi_k$ be
 # the chance that $k \in S$; outcomes do not influence the draw.
 #
 # (a) For any joint law of the outcomes with $\mathbb{E}[c_a] = q_a$, options exclusive or not,

@@ -664,8 +664,8 @@ corner = exact.fixed_point(
     OBJECTIVES["rlvr_std"], q_3, 4, method="flow", steps=300
 )
 assert corner.p[0] > 0.98
-shown = {f"RLCD / std, G = {g}": stop for g, stop in want.items()}
-shown |= {"RLVR / std, any G": np.eye(3)[0], "without std": q_3}
+shown = {f"RLCD / std, G = {g}": slid[g] for g in want}
+shown |= {"RLVR / std, G = 4": corner.p.numpy(), "without std": q_3}
 pd.DataFrame(shown, index=["A", "B", "C"]).T.map(lambda v: f"{v:.2f}")
 
 # %% [markdown]
@@ -865,7 +865,7 @@ noisy.round(3).map(lambda v: f"{abs(v):.3f}")
 # score of {cite:t}`good1952`. Its price is that of the $(c - p_a)/p_a$ forms:
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 bookmaker = policy_gradient(
     "bookmaker",
     scaled_reward(lambda own, p: 1 / own),
@@ -898,7 +898,7 @@ print(f"price {paid:.3f}; RLCD {saved['price']['rlcd']:.3f}")
 # verdict can be foreseen:
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 def minus_square(log_probs, feedback):
     return -rlcd_reward(log_probs, feedback).square()
 
@@ -929,7 +929,7 @@ print("push at K = 3:", push.numpy().round(4))
 # where a threshold would sit, it understates:
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 beta = 0.8 / np.log(9)
 says = {c: 1 / (1 + np.exp((1 - 2 * c) / beta)) for c in (0.6, 0.9, 0.99)}
 assert abs(says[0.9] - 0.9) < 1e-12 and says[0.6] > 0.6 and says[0.99] < 0.99
@@ -954,7 +954,7 @@ print(f"beta {beta:.4f};", {c: round(float(v), 4) for c, v in says.items()})
 # $q_a$ is near 0 or 1:
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 def unflipped(log_probs, feedback):
     seen = (rlvr_reward(log_probs, feedback) - 0.1) / 0.8
     return seen - feedback.taken(log_probs.detach()).exp()
@@ -988,7 +988,7 @@ print(f"trace {loud:.3f} against {quiet:.3f} without flips")
 # guessed, so is the calibration:
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 def weighed(log_probs, feedback):
     right = rlvr_reward(log_probs, feedback) == 1
     chance = torch.where(right, 0.9, 0.5)

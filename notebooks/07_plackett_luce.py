@@ -446,7 +446,7 @@ table.map(lambda v: v if isinstance(v, str) else f"{v:.4f}")
 # for NOTA where .2 and .3 are true, and pays for it by bending A, which is .5 on both forms, to
 # {res}`07_plackett_luce:fit_a.0:.3f` and {res}`07_plackett_luce:fit_a.1:.3f`. **The
 # error leaks into options that were easy.** In size it is small: {res}`07_plackett_luce:cost_log:.4f`
-# nats, {res}`07_plackett_luce:cost_brier:.4f` of Brier. {numref}`fig-pl-price` shows where it is not:
+# nats (and {res}`07_plackett_luce:cost_brier:.4f` of Brier for the head that is best by Brier). {numref}`fig-pl-price` shows where it is not:
 # a ticket torn between two queues with the third ruled out costs
 # {res}`07_plackett_luce:price_peak:.3f` nats, while a certain ticket costs nothing, because
 # a large utility for the right queue and a middling one for NOTA fit every form. So a benchmark whose
@@ -525,7 +525,7 @@ stated_nota = np.array(
 true_nota = targets[nota_form, 2]
 torn_ticket = ~certain[of_ticket[nota_form]]
 
-# %% mystnb={"figure": {"caption": "NOTA as a trained decision head states it, over the true probability, for all {res}`07_plackett_luce:head_forms` forms of {res}`07_plackett_luce:head_tickets` tickets it was trained on. Certain tickets (squares) sit on the diagonal, at 0 and 1. Tickets torn between two departments (dots) do not: where both are listed, NOTA is impossible and the head says {res}`07_plackett_luce:head_zero:.2f`. Rings: the best that IIA allows, computed without any head.", "name": "fig-pl-head"}, "image": {"alt": "Stated against true probability of None of the above. Squares at 0 and 1 lie on the diagonal. Dots of torn tickets lie at about 0.28 where the truth is 0, at about 0.43 where it is 0.5, and at 1 where it is 1. Rings of the theoretical best cover the dots."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "NOTA as a trained decision head states it, over the true probability, for all {res}`07_plackett_luce:head_forms` forms of {res}`07_plackett_luce:head_tickets` tickets it was trained on. Certain tickets (squares) sit on the diagonal, at 0 and 1. Tickets torn between two departments (dots) sit there only where neither is listed: where both are, NOTA is impossible and the head says {res}`07_plackett_luce:head_zero:.2f`. Rings: the best that IIA allows, computed without any head.", "name": "fig-pl-head"}, "image": {"alt": "Stated against true probability of None of the above. Squares at 0 and 1 lie on the diagonal. Dots of torn tickets lie at about 0.28 where the truth is 0, at about 0.43 where it is 0.5, and at 1 where it is 1. Rings of the theoretical best cover the dots."}} tags=["hide-input"]
 torch.set_default_dtype(torch.float64)
 torn_shown, torn_truth = forms(np.array([0.5, 0.5, 0.0, 0.0]), 2)
 torn_best = best_fit(torn_shown, torn_truth)
@@ -684,7 +684,7 @@ shown_table.where(shown_table > 1e-4, 0.0).map("{:.2f}".format)
 
 # %% [markdown]
 # The head's three structural zeros are exact up to rounding. Each planted fault shows in its own
-# columns only, which the cell asserts: the liking for places breaks order symmetry and, because places know
+# columns only, which the cell asserts (of the yes/no column, which is bad for all, see below): the liking for places breaks order symmetry and, because places know
 # nothing of tickets, calibration, and averaging over orders removes both; crowd-shyness breaks the two
 # columns about sets, but neither order nor, visibly, calibration; timidity breaks calibration alone and
 # keeps the other three as they were. **Four of five predictions say nothing about honesty.**
@@ -884,7 +884,7 @@ pd.DataFrame(rmse).T.map("{:.5f}".format)
 # softmax is honest about what happens. A thousand tickets have known $q$. Three kinds of annotator compare
 # options in pairs. The *single* one imagines a case in which one of the two is right, and names that one: it
 # prefers $i$ to $j$ with probability $q_i/(q_i + q_j)$. The *panel* takes the majority of three such votes. The
-# third has the same judgement and a *taste*: a bonus for the option listed first, a malus for the last.
+# third has the same judgement and a *taste*: a bonus for the option listed first, a penalty for the last.
 
 # %% mystnb={"figure": {"caption": "Utilities learned from unlimited pairwise preferences of three kinds of annotator, read as probabilities: the true chance that the top option is right, over the stated one. All three kinds of preference are reproduced almost exactly; only the single annotator's are honest about outcomes.", "name": "fig-pl-preferences"}, "image": {"alt": "Reliability curves. The single annotator lies on the diagonal. The majority of three lies below it: at stated 0.94 the truth is about 0.80. The annotator with a taste lies below too, most of all in the middle."}} tags=["hide-input"]
 n, size = 1000, 4
@@ -1028,7 +1028,7 @@ repair.where(repair > 1e-6, 0.0).map("{:.3f}".format)
 # caller's duty.
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 for m in (1, 2, 5):
     same = torch.zeros(m + 1)  # m names of billing, then bug
     each = torch.arange(m)[:, None]
@@ -1054,7 +1054,7 @@ for m in (1, 2, 5):
 # the order of the utilities is that of the win rates, the Borda count. In the two camps B wins most:
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 law = laws["two camps"].numpy()
 place = orders.numpy().argsort(1)
 beats = np.array(
@@ -1088,7 +1088,7 @@ pd.DataFrame({"mean win rate": (wins / 2).round(3)}, index=list("ABC"))
 # forms of one to three queues:
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 even = np.full(4, 0.25)
 parts = [forms(even, k) for k in (1, 2, 3)]
 alone = [kl(t, best_fit(s, t)).max() for s, t in parts]
@@ -1124,7 +1124,7 @@ pd.DataFrame(table).T.rename_axis("queues listed").round(3)
 # known and complete. Otherwise NOTA needs a number that sees the list.
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 full = np.array(probabilities(head, items, 256))
 summed = []
 for p in full:

@@ -451,7 +451,7 @@ _ = ax.set(xlabel="λ", ylabel="stated chance of escalation", ylim=(0.15, 0.85))
 # *given what the policy sees*, over {res}`09_time:draws` samples of $n$ conversations. (Each cell starts
 # with one imaginary visit at .5, so that an empty one says .5.)
 
-# %% mystnb={"figure": {"caption": "Mean squared error of the fitted forecasts against $\\lambda$, after 30, 100 and 300 conversations. Above: the policy sees turn and mood. Below: it sees the mood only. Above, small $\\lambda$ is better except after 30; below, only $\\lambda = 1$ escapes the bias.", "name": "fig-time-error"}, "image": {"alt": "Two panels, error on a log scale against lambda, lines for 30, 100 and 300 conversations. Above, with turn and mood seen, the lines rise gently with lambda, the one for 30 has its lowest point near one half. Below, with only the mood seen, all lines are high for small lambda and fall steeply to their lowest point at lambda 1."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Mean squared error of the fitted forecasts against $\\lambda$, after 30, 100 and 300 conversations. Above: the policy sees turn and mood. Below: it sees the mood only. Above, small $\\lambda$ is better after 100 and 300, a middle one after 30; below, only $\\lambda = 1$ escapes the bias.", "name": "fig-time-error"}, "image": {"alt": "Two panels, error on a log scale against lambda, lines for 30, 100 and 300 conversations. Above, with turn and mood seen, the lines rise gently with lambda, the one for 30 has its lowest point near one half. Below, with only the mood seen, all lines are high for small lambda and fall steeply to their lowest point at lambda 1."}} tags=["hide-input"]
 draws = 300
 aim = {"full": (FULL, truth.ravel()), "mood": (MOOD, rest[-1])}
 occupied = np.bincount(FULL[TURN, ALL].ravel(), weights.ravel(), 21)
@@ -607,7 +607,7 @@ pd.DataFrame(first, index=MOODS).T.round(3)
 # Less than it sounds, for $\lambda = .9$:
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 far = torch.tensor(rng.uniform(size=7))
 ends_at = [td_lambda_targets(far, torch.tensor(v), 0.9)[0] for v in (0.0, 1.0)]
 share = float(ends_at[1] - ends_at[0])
@@ -631,7 +631,7 @@ print(f"share of the outcome: {share:.3f}")
 # conversations, and compare:
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 sums, single = [], []
 for c in spoken:
     residual = [float(c.escalated) - item.posterior[0] for item in c.items]
@@ -660,7 +660,7 @@ print(f"too small by a factor of {by_conversation / by_turn:.2f}")
 # and far worse than bootstrapping, as it throws the open ones away:
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 length = (moods >= 0).sum(-1)
 mended = stated(moods, ended, chance * closed * 8 / (8 - length), 1.0)
 assert np.abs(mended - truth[0]).max() < 1e-12
@@ -700,7 +700,7 @@ pd.Series(result, name="mean squared error").round(4).to_frame()
 # to that chain. Mood without turn has no such luck.
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 clocks = np.array([fit(CLOCK, *everything, lam)[0] for lam in (0.0, 0.5, 1.0)])
 assert np.abs(clocks - clocks[-1]).max() < 1e-12
 print(clocks[0].round(3))

@@ -21,7 +21,8 @@
 #
 # **Answer.** About {res}`10_how_many_outcomes:detect` outcomes *of decisions stated near .9* to
 # notice, four times in five, that .9 is really .85, and about
-# {res}`10_how_many_outcomes:certify` to show that an honest .9 is at least .85. For smaller gaps the
+# {res}`10_how_many_outcomes:certify` to show that an honest .9 is more than .85, that is, to exclude .85 at the 5 % level,
+# four times in five. For smaller gaps the
 # number grows nearly as one over the gap squared. Twenty outcomes show almost nothing.
 #
 # **After this page you can** read a sample size off a table, say what a clean reliability diagram
@@ -295,7 +296,7 @@ _ = ax.set(xlabel="stated confidence", ylabel="outcomes needed")
 # {res}`10_how_many_outcomes:texts:,` texts; if each came with *one* rater's verdict, with which power would each
 # bin notice that its texts are right .05 less often than stated?
 
-# %% mystnb={"figure": {"caption": "Power of each of 15 bins to notice a drop of .05 below what RLCD (seed 0) states, one verdict a text, 5 % level. Numbers: texts in the bin. Square: all texts stated at .8 or more, taken together. Of single bins only those near .9 reach four in five; pooling the high ones nearly always notices.", "name": "fig-outcomes-bins"}, "image": {"alt": "Power against stated confidence. The blue dots of single bins lie between about 0.4 and 0.9, highest near .9; the grey square for all texts above .8 lies close to 1."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Power of each of the 15 bins that hold at least 20 texts to notice a drop of .05 below what RLCD (seed 0) states, one verdict a text, 5 % level. Numbers: texts in the bin. Square: all texts stated at .8 or more, taken together. Of single bins only those near .9 reach four in five; pooling the high ones nearly always notices.", "name": "fig-outcomes-bins"}, "image": {"alt": "Power against stated confidence. The blue dots of single bins lie between about 0.4 and 0.9, highest near .9; the grey square for all texts above .8 lies close to 1."}} tags=["hide-input"]
 movie, task = load_rater("movie", reading=3), rater_task("movie")
 counts = movie.counts[task.splits["test"]]
 share = counts / counts.sum(1, keepdims=True)
@@ -347,7 +348,7 @@ save_numbers(
 # miscalibration, and pays for it. Compare it with the plainest test, stated minus observed over all rows,
 # on two lies: everything is stated .04 too high; or high statements are too high and low ones too low.
 
-# %% mystnb={"figure": {"caption": "Power by number of rows, 5 % level. Solid: ECE-15 above the .95 quantile of its noise floor; dashed: the one-sided test of mean stated against mean observed. Blue: everything stated .04 too high; ochre: too high above .75 and as much too low below.", "name": "fig-outcomes-ece"}, "image": {"alt": "Power against rows from 100 to 3,200. For the uniform lie the dashed mean test rises well ahead of the solid ECE test. For the two-sided lie the ECE test rises to about 1 while the mean test stays near .05."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Power by number of rows, 5 % level; each point from {res}`10_how_many_outcomes:repeats` samples, so that it is known to about .04. Solid: ECE-15 above the .95 quantile of its noise floor; dashed: the one-sided test of mean stated against mean observed. Blue: everything stated .04 too high; ochre: too high above .75 and as much too low below.", "name": "fig-outcomes-ece"}, "image": {"alt": "Power against rows from 100 to 3,200. For the uniform lie the dashed mean test rises well ahead of the solid ECE test. For the two-sided lie the ECE test rises to about 1 while the mean test stays near .05."}} tags=["hide-input"]
 rows_grid, repeats = (100, 200, 400, 800, 1600, 3200), 150
 LIES = {
     "uniform": lambda v: np.clip(v - 0.04, 0, 1),
@@ -383,7 +384,8 @@ _ = ax.set(xlabel="rows in all", ylabel="chance of an alarm")
 at = rows_grid.index(800)
 save_numbers(
     "10_how_many_outcomes",
-    {f"{k}_{t}".replace("-", "_"): float(tests[k][t][at]) for k in tests for t in tests[k]},
+    {f"{k}_{t}".replace("-", "_"): float(tests[k][t][at]) for k in tests for t in tests[k]}
+    | {"repeats": repeats},
 )
 
 # %% [markdown]
@@ -421,7 +423,7 @@ _ = ax.set(xlim=(8, 200), ylim=(0.5, 1.01), xlabel="outcomes", ylabel="coverage"
 
 # %% [markdown]
 # Single $n$ flatter: at 30 the bootstrap covers {res}`10_how_many_outcomes:boot30:.3f`, at 20 only
-# {res}`10_how_many_outcomes:boot20:.3f`, averaged over 8 to 50 {res}`10_how_many_outcomes:boot_mean:.3f` against Wilson's
+# {res}`10_how_many_outcomes:boot20:.3f`, averaged over 8 to 50 it covers {res}`10_how_many_outcomes:boot_mean:.3f` against Wilson's
 # {res}`10_how_many_outcomes:wilson_mean:.3f`. And it has no answer where it matters most: 20 right of 20 gives it the interval
 # [1, 1]. For the ECE there is no formula. Its intervals are tried out through the code that
 # the book uses, on policies that state everything too high by 0, .03 or .08:
@@ -709,7 +711,7 @@ assert by_ticket.high - by_ticket.low > by_row.high - by_row.low
 # :::{solution-end}
 # :::
 #
-# :::{exercise} Two-sided, and stricter
+# :::{exercise} A stricter regulator
 # :label: ex-outcomes-3
 #
 # A regulator wants power .9 at level .01 against a true .85, stated .9. How many outcomes? By which factor does the formula say the

@@ -24,7 +24,7 @@
 # loss on the bit you hear, is often the right one.
 #
 # **After this page you can** read any text on RLCD and say which of the four it is about, name
-# six claims that cannot all be true, and pick an objective from a table.
+# six claims that look contradictory and which of them really are, and pick an objective from a table.
 #
 # **Running time.** Seconds, on any machine.
 
@@ -119,7 +119,8 @@ save_numbers(
 #    eve-rlcd {cite:p}`everlcd` and of this book ({prf:ref}`thm-identity`).
 # 2. **The spoken confidence.** The model answers *billing* and *says* a confidence, one of a few
 #    tokens; the reward scores the spoken number, for instance
-#    $c - (v - c)^2$ {cite:p}`damani2025`. This is the meaning of the repository rlcd-lite.
+#    $c - (v - c)^2$ {cite:p}`damani2025`. This is the meaning of the repository
+#    rlcd-lite {cite:p}`rlcdlite`.
 # 3. **The distribution as the action.** The whole distribution is the report, the label is
 #    revealed, and a proper score of the report is the reward: log plus half the spherical score,
 #    minus the ranked probability score for ordered options. Convai's documentation of its model
@@ -175,7 +176,7 @@ pd.DataFrame(
 # mention it fit a temperature on data that no training has seen. None claims that a proper
 # objective is *sufficient*, and two say from experience that it is not.
 #
-# ## Where they cannot all be right
+# ## Where they seem to contradict each other
 #
 # **Is reinforcement learning essential?** The bandit repository says that its feedback is what
 # makes it RL, because with the outcome of one action there is no loss to differentiate. The essay
@@ -233,8 +234,8 @@ pd.DataFrame({"chance": s, "RLCR, honest v": honest}).round(3)
 #
 # | meaning | evidence, as published | missing |
 # |---|---|---|
-# | 1 bandit | ECE .023 [.020, .029] at accuracy .808, three runs; outcome reward at a fifth of the rate .213 [.209, .216] | verdict losses, one outcome a case, other data |
-# | 2 spoken | spoken ECE .084 with RLCR, .352 with the outcome reward; resolution of the spoken number .000; one run an arm, 300 tickets | more seeds; a softmax that is priced too |
+# | 1 bandit {cite:p}`everlcd` | ECE .023 [.020, .029] at accuracy .808, three runs; outcome reward at a fifth of the rate .213 [.209, .216] | verdict losses, one outcome a case, other data |
+# | 2 spoken {cite:p}`rlcdlite` | spoken ECE .084 with RLCR, .352 with the outcome reward; resolution of the spoken number .000; one run an arm, 300 tickets | more seeds; a softmax that is priced too |
 # | 3 distribution | "ships over-confident" by its own card; act head AUROC .30, confidence .77 on 396 decisions | the comparison with a plain log loss |
 # | 4 preference | an argument and five testable predictions | every measurement |
 #
@@ -248,7 +249,7 @@ pd.DataFrame({"chance": s, "RLCR, honest v": honest}).round(3)
 # | whether the taken option was right | verdict NLL first; RLCD where a policy-gradient trainer already runs | same resting place ({doc}`05_is_it_rl`); compare both on held-out outcomes ({doc}`20_rater_bandit`) |
 # | the same, from an old log with propensities | verdict losses, or RLCD with weights $p_a/\mu_a$ | calibrated for every logging policy that tries the options ({prf:ref}`thm-behaviour`) |
 # | the same, without propensities | verdict losses or RLCD without weights | fine if the model can express the truth; otherwise it fits where the log looked |
-# | outcomes that sometimes never come | leave them out, and model *why* they are missing | counting them as wrong is worse ({prf:ref}`thm-noise`) |
+# | outcomes that sometimes never come | leave them out only if that has nothing to do with being right; otherwise wait, weigh or bootstrap | left out or counted as wrong, they bias ({prf:ref}`thm-noise`, {doc}`09_time`) |
 # | which of two options somebody preferred | Bradley–Terry, Plackett–Luce ({doc}`07_plackett_luce`) | choice probabilities are not yet outcome probabilities: measure calibration |
 # | a teacher's probabilities | log loss with soft targets | the teacher's own calibration is the ceiling |
 # | only generated text with a spoken confidence | RLCR, or separate advantages for answer and confidence | never Brier alone ({prf:ref}`thm-stated`) |
@@ -294,7 +295,7 @@ pd.DataFrame({"chance": s, "RLCR, honest v": honest}).round(3)
 # size for .2 resolved when right and .6 when wrong, on-policy:
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 censored = exact.Channel.unresolved(right=0.2, wrong=0.6)
 end = exact.fixed_point(OBJECTIVES["rlcd"], truth, channel=censored)
 print("truth", truth, "left out", [round(v, 3) for v in end.p.tolist()])
@@ -317,7 +318,7 @@ print("truth", truth, "left out", [round(v, 3) for v in end.p.tolist()])
 # it accepts all or nothing, and the tempered softmax may rank better.
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 softmax = float(ends["answer of a stated-confidence model"].p[0])
 grid = torch.linspace(0, 1, 1001)
 pay = truth[0] * stated_reward(grid, torch.tensor(1.0), "rlcr") + (
@@ -346,7 +347,7 @@ print(f"softmax {softmax:.2f}, spoken {spoken:.2f}")
 # $w_1 I + w_2 J$ is positive definite ($J$ is positive semidefinite).
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 rng = np.random.default_rng(0)
 for _ in range(100):
     p = rng.dirichlet(np.ones(4))

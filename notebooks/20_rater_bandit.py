@@ -131,7 +131,7 @@ pd.DataFrame({"option": movie.options, "people": movie.counts[example]})
 # The data of {cite:t}`hutto2014` have this property for every text: 10,605 sentences of
 # film reviews, each judged by 15 to 29 people on a scale from −4 to 4, read here as negative,
 # neutral (0) and positive. So the true distribution $q(x)$ is not a modelling assumption;
-# people gave it, up to the noise of twenty-odd raters.
+# people gave it, up to the noise of so few raters.
 #
 # This makes a bandit with a known truth:
 #
@@ -354,7 +354,8 @@ fig, ax = plots.figure(height=4.0)
 plots.plot_curves(
     ax, plots.prepare_curves(outcomes, paths), "thousand outcomes", "validation Brier"
 )
-_ = ax.set(xlim=(0, outcomes[-1]))
+_ = ax.set(xlim=(0, 1.02 * outcomes[-1]))
+ax.set_xticks(np.linspace(0, outcomes[-1], 5))
 
 # %% [markdown]
 # ## Every comparison, with its interval
@@ -472,7 +473,7 @@ save_numbers("20_rater_bandit", numbers)
 # honest band for a user who meets one person per text):
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 stated, agree = top("rlcd")
 inside = (stated >= 13 / 15) & (stated < 14 / 15)
 from_shares = agree[inside].std(ddof=1) / np.sqrt(inside.sum())
@@ -495,7 +496,7 @@ assert from_shares < from_coins
 # No order changes. Only the warm-up, whose seeds differ most, moves visibly:
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 middle = {name: iqm(values) for name, values in eces.items()}
 pd.DataFrame(
     {
@@ -522,7 +523,7 @@ pd.DataFrame(
 # takes the best option gains nothing: the accuracies differ by less, and the other way.
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 collected = {
     labels[name]: {
         "drawn action": np.mean(

@@ -380,8 +380,8 @@ pd.Series(
 # The options need no letters if the model is asked how likely it is to *write* each. With tokens
 # $t_1 \dots t_n$ of option $k$ after prompt $x$,
 #
-# $$ s_k = \frac{1}{n^\alpha} \sum_i \left[ \log P(t_i \mid x, t_{<i})
-#    - \lambda \log P(t_i \mid d, t_{<i}) \right] , \qquad p = \operatorname{softmax}(s) . $$ (eq-verbatim)
+# $$ \begin{aligned} s_k &= \frac{1}{n^\alpha} \sum_i \left[ \log P(t_i \mid x, t_{<i})
+#    - \lambda \log P(t_i \mid d, t_{<i}) \right] , \\ p &= \operatorname{softmax}(s) . \end{aligned} $$ (eq-verbatim)
 #
 # The options are not in the prompt, so their order cannot matter. What matters instead is what they look like. With
 # $\alpha = 0$ a long option pays for each token; $\alpha = 1$ takes the mean. With $\lambda = 1$ the option's probability after
@@ -524,8 +524,9 @@ pd.DataFrame(
 ).T
 
 # %% [markdown]
-# From the same labels accuracy rises from {res}`22_policies:spans.frozen:.2f` to {res}`22_policies:spans.both:.2f`: most of
-# what the frozen head lacked was in the encoder. The price is that nothing can be embedded once and kept:
+# From the same labels accuracy rises from {res}`22_policies:spans.frozen:.2f` to {res}`22_policies:spans.both:.2f`: much of
+# what the frozen head lacked was in the encoder, as far as one seed tells, and a part of the gain may be the two more
+# passes, which the frozen head was not given. The price is that nothing can be embedded once and kept:
 # every text costs a pass through the encoder each time it is asked about, in training also backwards.
 #
 # ### Saying how sure it is
@@ -757,7 +758,7 @@ pd.DataFrame(columns).rename_axis("check")
 # The head holds order, pairs and irrelevant alternatives to rounding, as it must. Binary equivalence it misses by
 # more than the letter readout does: "true" and "false" are options that it never saw in training, nothing
 # ties them to the choice, and a head that is to answer yes/no questions has to be trained on some. The letter readout
-# holds none of the first four. Its small gaps in the middle rows are no virtue: a policy that hardly reads the options hardly
+# holds none of these four. Its small gaps in the middle rows are no virtue: a policy that hardly reads the options hardly
 # changes when they change. That options influence each other is no defect of code; for NOTA they must. The defect of the
 # untrained model is that they do so by *place*.
 #
@@ -855,7 +856,7 @@ save_numbers(
 # - *A larger model.* {cite:t}`robinson2023` report that letters beat verbatim scoring once a model binds symbols well;
 #   135M parameters are below that. These measurements say what a *small untrained* model does.
 # - *Another prompt.* One wording, no examples. {cite:t}`zhao2021` show how much a prompt's bias can move and that subtracting it
-#   helps; exercise 2 tries it.
+#   helps; {ref}`ex-policies-2` tries it.
 # - *Another task.* Kinds of question are close to what a sentence encoder measures. A question whose answer needs
 #   reasoning across the text has no reason to be linear in a sentence vector.
 # - *Few questions.* Differences among the untrained readouts are within their intervals.
@@ -880,7 +881,7 @@ save_numbers(
 # task is no licence to use label mass as confidence.
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 mass = np.array(record["label_mass"])
 upper = mass >= np.median(mass)
 halves = pd.DataFrame(
@@ -919,7 +920,7 @@ halves.round(3)
 # extra forward pass; it needs questions like those to come, and six orders do not.
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 log_p = np.log(answers["letter"])
 half = len(y) // 2
 prior = log_p[:half].mean(0)
@@ -953,7 +954,7 @@ pd.DataFrame(compared).T.round(3)
 # had without knowledge, and {doc}`02_calibration` is about that.
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 fitted = fit_temperature(log_p[:half], y[:half], "brier")
 cooled = fitted.apply(log_p[half:])
 assert fitted.at_bound
@@ -983,7 +984,7 @@ assert (cooled.argmax(1) == log_p[half:].argmax(1)).all()
 # and the head is wrong where it was right.
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 learn, test = load_items("trec", "train")[:500], load_items("trec", "test")
 letters = tuple("ABCDEF")
 

@@ -30,7 +30,7 @@
 # with one function, resume a killed run without losing a bit, and say of six signals what a healthy
 # run shows.
 #
-# **Running time.** Half a minute on one CPU core; one small run is trained live, the others are found in
+# **Running time.** Half a minute on one CPU core; two small runs are trained live, the others are found in
 # the records. With `profile = "cpu"` the page trains them all again, with `profile = "gpu"` it
 # fine-tunes Qwen3-0.6B-Base ({doc}`30_larger_models` estimates for how long).
 
@@ -555,13 +555,9 @@ def mean_ece(name: str, rate: float | None = None) -> float:
 evaluated = np.array([row["step"] for row in by_run["rlvr", 0].curve]) * 64
 warned = {name: first_warning(name) for name in ("rlvr", "rlcd_std")}
 early = int(np.searchsorted(evaluated, warned["rlvr"]))
-mass = "no run with a language model is recorded"
-try:
-    larger = [r for r in family_records("smol_trec") if r.arm == "rlcd"]
-    shares = np.array([[row["label_mass"] for row in r.signals] for r in larger])
-    mass = f"{shares[:, :TENTH].mean():.2f} → {shares[:, -TENTH:].mean():.2f} (SmolLM2, RLCD)"
-except LookupError:
-    pass
+larger = [r for r in family_records("smol_trec") if r.arm == "rlcd"]
+shares = np.array([[row["label_mass"] for row in r.signals] for r in larger])
+mass = f"{shares[:, :TENTH].mean():.2f} → {shares[:, -TENTH:].mean():.2f}"
 never_outside = {n: panels["gap"].inside[n] for n in ("rlcd", "rlcd_loo")}
 save_numbers(
     "23_train_the_arms",
@@ -621,20 +617,20 @@ save_numbers(
 #   - falls a little: RLCD {res}`23_train_the_arms:signals.rlcd.entropy.start:.2f` to
 #     {res}`23_train_the_arms:signals.rlcd.entropy.end:.2f`
 #   - collapses: RLVR to {res}`23_train_the_arms:signals.rlvr.entropy.end:.2f`
-#   - read it with the signal above: certainty is no fault where the policy is right
+#   - read it with stated minus actual: certainty is no fault where the policy is right
 # * - groups that agree
 #   - share of questions whose $G$ actions had one and the same outcome; with a group baseline such a
 #     question teaches RLVR nothing
 #   - grows with confidence: RLCD seed recipe
 #     {res}`23_train_the_arms:signals.rlcd_loo.zero_variance.start:.2f` to
 #     {res}`23_train_the_arms:signals.rlcd_loo.zero_variance.end:.2f`
-#   - near 1: RLVR seed recipe {res}`23_train_the_arms:signals.rlvr_loo.zero_variance.end:.2f`,
-#     RLCD divided by std {res}`23_train_the_arms:signals.rlcd_std.zero_variance.end:.2f`
+#   - above {res}`23_train_the_arms:agree:g`; RLVR seed recipe ({res}`23_train_the_arms:signals.rlvr_loo.zero_variance.end:.2f`)
+#     and RLCD divided by std ({res}`23_train_the_arms:signals.rlcd_std.zero_variance.end:.2f`) come close
 #   - ask more questions with fewer actions each; $G = 1$ needs no group
 # * - label mass
 #   - for language models: probability of all option labels together among all tokens
-#   - near 1: {res}`23_train_the_arms:label_mass`
-#   - small or falling: the readout renormalises crumbs ({prf:ref}`prp-label-mass`)
+#   - does not fall: {res}`23_train_the_arms:label_mass` (SmolLM2 under RLCD, after a warm-up; {doc}`30_larger_models`)
+#   - falling, or a few hundredths: the readout renormalises crumbs ({prf:ref}`prp-label-mass`)
 #   - repair the prompt, or run `rlcd check MODEL` before training
 # * - gradient norm
 #   - before clipping
@@ -754,7 +750,7 @@ pd.DataFrame(plan).T
 # $p_a > 1/2$: whoever was confident is corrected, whoever was not is encouraged.
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 wrong = -p[action]
 logits = torch.tensor(np.log(p)[None], requires_grad=True)
 told_wrong = Feedback(torch.tensor([[action]]), torch.tensor([[0.0]]))
@@ -781,7 +777,7 @@ print("gradient", expected.round(3), "| size against c = 1:", round(-wrong / rew
 # agree and options differ, its rewards still differ by what was stated. Four equal actions teach neither.
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 sure = np.array([0.98, 0.01, 0.01])
 for name, stated in (("honest", p), ("too sure", sure)):
     print(f"{name}: {(p * (stated**4 + (1 - stated) ** 4)).sum():.3f}")
@@ -802,7 +798,7 @@ for name, stated in (("honest", p), ("too sure", sure)):
 # seconds.
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 saving, elapsed, saved = Saving(), 0.0, []
 for number in range(1, 1000):
     elapsed += 0.5
@@ -829,7 +825,7 @@ print("steps between checkpoints:", sorted(set(np.diff(saved[2:]).tolist())))
 # two, three times as long. Accuracy says nothing:
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 pd.DataFrame(
     {
         plots.arm_style(name).label: {

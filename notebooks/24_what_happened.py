@@ -23,8 +23,8 @@
 # with an ECE of {res}`24_what_happened:proper_high:.3f` or less; the outcome reward and everything
 # divided by a group's standard deviation end at {res}`24_what_happened:plain_low:.3f` or more. Two
 # rescues get below the first mark: the strongest KL penalty ({res}`24_what_happened:rescues.kl_05:.3f`), and an
-# entropy bonus of exactly the right weight ({res}`24_what_happened:rescues.shannon_03:.3f`), which accuracy hardly
-# tells from its neighbours, and they fail. *Among* the proper one-bit objectives mean Brier scores lie
+# entropy bonus of exactly the right weight ({res}`24_what_happened:rescues.shannon_03:.3f`); its neighbours fail, and
+# accuracy hardly tells them apart. *Among* the proper one-bit objectives mean Brier scores lie
 # within {res}`24_what_happened:proper_spread:.3f` of each other, and RLCD and the verdict NLL change
 # places between the chapter at one rate and this one. One outcome a text is the better buy where each outcome is
 # paid for: RLCD ends where the published recipe ends after {res}`24_what_happened:needs.rlcd-update` of its
@@ -125,7 +125,7 @@ main_arms = [
     "rlvr_loo",
 ]
 
-# %% mystnb={"figure": {"caption": "Test Brier score and ECE of the main arms at their own best settings, ten fresh seeds, mean and 95 % interval. Every arm had the same grid; every run spent the same number of outcomes (or labels).", "name": "fig-happened-main"}, "image": {"alt": "Two stacked dot plots by arm. Brier score: label losses, verdict losses and all RLCD variants lie close together at the left; std-normalised arms and RLVR lie far to the right. ECE: the same two groups, for most arms about a factor of ten apart."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Test Brier score and ECE of the main arms at their own best settings, ten fresh seeds, mean and 95 % interval. Every arm had the same first grid (six got more cells, see below); every run spent the same number of outcomes (or labels).", "name": "fig-happened-main"}, "image": {"alt": "Two stacked dot plots by arm. Brier score: label losses, verdict losses and all RLCD variants lie close together at the left; std-normalised arms and RLVR lie far to the right. ECE: the same two groups, for most arms about a factor of ten apart."}} tags=["hide-input"]
 fig, axes = plots.figure(2, height=4.8)
 for ax, metric, title in (
     (axes[0], "brier", "test Brier score"),
@@ -173,6 +173,7 @@ for ax, name, metric in (
     (axes[1], "rlvr", "accuracy"),
 ):
     table = grid_of(name, metric)
+    middle = np.nanmedian(table)
     sns.heatmap(
         table,
         ax=ax,
@@ -181,11 +182,13 @@ for ax, name, metric in (
         cmap="crest" if metric == "brier" else "flare",
         annot_kws={"size": 7},
         cbar=False,
-        robust=True,  # a diverged cell must not use up the colours
-        xticklabels=[f"{rate:.0e}".replace("e-0", "e-") for rate in table],
+        # Diverged cells must not use up the colours.
+        **({"vmax": middle} if metric == "brier" else {"vmin": middle}),
+        xticklabels=[f"{rate:g}".replace("e-0", "e-") for rate in table],
     )
     ax.tick_params(axis="x", rotation=45, labelsize=8)
     _ = ax.set(title=f"{labels[name]}: validation {metric}", xlabel="")
+_ = axes[1].set(xlabel="learning rate")
 
 # %%
 chosen = {name: tuned(name) for name in names}
@@ -215,9 +218,9 @@ pd.DataFrame(
 # %% [markdown]
 # The last column is a confession: where a choice lies at the end of the grid
 # ({res}`24_what_happened:edges` of {res}`24_what_happened:arms` arms), a wider grid might do
-# better, and the comparison is to that extent unfinished. The valleys are shallow, though:
-# neighbouring cells of {numref}`fig-happened-grid` differ by far less than the two groups of arms
-# do.
+# better, and the comparison is to that extent unfinished. Around the chosen cells the valleys are shallow, though:
+# the neighbours of the best cell in {numref}`fig-happened-grid` differ from it by far less than the two groups of arms
+# do from each other.
 #
 # ## The main table
 
@@ -386,13 +389,20 @@ ratios = {
 first = BUDGETS[0] / 60_000
 pd.DataFrame(
     {
-        mode: {labels[n]: shown_ratio(ratios[n, mode], first) for n in EFFICIENT}
-        for mode in modes
+        mode: {
+            labels[n]: (
+                "1 (the mark)"
+                if n == REFERENCE and not replay
+                else shown_ratio(ratios[n, mode], first)
+            )
+            for n in EFFICIENT
+        }
+        for mode, replay in modes.items()
     }
 )
 
 # %% mystnb={"figure": {"caption": "Test Brier score against outcomes spent, ten fresh seeds, mean and 95 % interval; each point tuned at its own budget. Above: one update a batch. Below: with replays. Dotted: where the seed recipe ends.", "name": "fig-happened-efficiency"}, "image": {"alt": "Two panels of falling curves over outcomes on a logarithmic axis. With one update a batch all curves fall slowly; with replays the curves are nearly the same."}} tags=["hide-input"]
-fig, axes = plots.figure(2, height=3.4, sharex=True, sharey=True)
+fig, axes = plots.figure(2, height=4.6, sharex=True, sharey=True)
 for ax, (mode, replay) in zip(axes, modes.items(), strict=True):
     ends = []
     for name in EFFICIENT:
@@ -405,6 +415,9 @@ for ax, (mode, replay) in zip(axes, modes.items(), strict=True):
     ax.axhline(mark.mean(), color=plots.INK, lw=1, ls=":")
     _ = ax.set(xscale="log", ylabel="test Brier score", title=mode)
     plots.note_ends(ax, ends)
+at = (*BUDGETS, 60_000)
+axes[1].set_xticks(at, [f"{budget / 1000:g}k" for budget in at])
+axes[1].minorticks_off()
 _ = axes[1].set(xlabel="outcomes spent")
 
 # %% [markdown]
@@ -447,18 +460,18 @@ pd.DataFrame(
 # A router that was tested on tickets it had trained on looks better than it is, and nothing in a table shows it.
 # What would sink the evidence of this book, and what stands against it:
 #
-# - **A test text, or nearly the same one, was trained on.** Near duplicates are linked first (among generated tickets,
+# - **What if a test text, or nearly the same one, was trained on?** Near duplicates are linked first (among generated tickets,
 #   equal ones only) and groups are split, never rows. A planted copy is found.
-# - **Settings were chosen on test rows.** Each arm's rule reads validation metrics; with every test metric taken
+# - **What if settings were chosen on test rows?** Each arm's rule reads validation metrics; with every test metric taken
 #   out of the records it chooses the same.
-# - **The lucky seed of the tuning is shown.** Results have seeds that no tuning used.
-# - **Bins were chosen to please.** All have the 15 bins of equal width that were fixed before; the stored
+# - **What if the lucky seed of the tuning is shown?** Results have seeds that no tuning used.
+# - **What if the bins were chosen to please?** All have the 15 bins of equal width that were fixed before; the stored
 #   predictions give back each ECE with these and not with others.
-# - **The rival was tuned less.** One grid for all, and RLVR chooses by the measure that it is good at. The cells that
+# - **What if the rival was tuned less?** One grid for all, and RLVR chooses by the measure that it is good at. The cells that
 #   only some arms tried are those named above, by a rule.
-# - **Budgets differ.** Every arm spends the same number of outcomes, from the same warm-up.
-# - **Runs were left out.** The records of a family are those of its list of jobs, all of them and no other.
-# - **Nobody can make the numbers again.** One run of each kind is trained anew whenever the tests run.
+# - **What if budgets differ?** Every arm spends the same number of outcomes, from the same warm-up.
+# - **What if runs were left out?** The records of a family are those of its list of jobs, all of them and no other.
+# - **What if nobody can make the numbers again?** One run of each kind is trained anew whenever the tests run.
 #
 # Each of these is a test that can fail (`tests/test_threats.py`, `tests/test_extra_grid.py`). Ten comparisons, one
 # of which may be lucky, are the subject of {ref}`an exercise <ex-happened-2>`.
@@ -563,7 +576,7 @@ save_numbers(
 #   without: {res}`24_what_happened:gaps.rlcd_loo-rlcd_g4:.4f`. Against one action on four times
 #   as many texts: {res}`24_what_happened:gaps.rlcd_loo-rlcd:.4f`. The second difference includes
 #   the worth of new texts. The first does not, but each arm has its own batch, the arm without a baseline
-#   had the extended grid, and ten comparisons at once leave it undecided ({ref}`exercise 2 <ex-happened-2>`).
+#   had the extended grid, and ten comparisons at once leave it undecided ({ref}`ex-happened-2`).
 # - **Two different actions** per text without replacement, against one:
 #   {res}`24_what_happened:gaps.residual_ht-rlcd:.4f`, undecided.
 # - **Penalty sampled or exact.** RLVR with the exact Gini bonus against RLCD:
@@ -578,15 +591,15 @@ save_numbers(
 #   {res}`24_what_happened:gaps.one_bit_log-rlcd:.4f`. A proper objective can still be a noisy one.
 # - **What a bit costs.** Verdict NLL against the full label:
 #   {res}`24_what_happened:gaps.verdict_nll-nll:.4f`.
-# - **Rescues.** An entropy bonus can be tuned to this data set if calibration, not accuracy,
-#   chooses its weight, and then ends where the seed recipe of RLCD ends; a temperature repairs the ECE and most
+# - **Rescues.** An entropy bonus can be tuned to this data set if its weight
+#   is chosen well, which accuracy does only by a margin within the noise, and then ends where the seed recipe of RLCD ends; a temperature repairs the ECE and most
 #   of the Brier score, not all ({doc}`25_rescues`).
 # - **Outcomes.** To end where the seed recipe ends (Brier {res}`24_what_happened:mark:.4f`), RLCD with
 #   one outcome a text and one update a batch needs {res}`24_what_happened:needs.rlcd-update` of its
 #   outcomes, the verdict NLL {res}`24_what_happened:needs.verdict_nll-update`; with replays
 #   {res}`24_what_happened:needs.rlcd-replays` and {res}`24_what_happened:needs.verdict_nll-replays`. For the
-#   seed recipe itself, when it may replay, the table says {res}`24_what_happened:needs.rlcd_loo-replays` (at
-#   the three smaller budgets, where alone replays were run). So the saving is not the re-use of outcomes. It is
+#   seed recipe itself, when it may replay, the mark is {res}`24_what_happened:needs.rlcd_loo-replays` at
+#   the three smaller budgets, where alone replays were run. So the saving is not the re-use of outcomes. It is
 #   mostly that one verdict is no longer spent four times on the same text: counted in questions asked, it shrinks
 #   to what the second table shows.
 #
@@ -594,8 +607,9 @@ save_numbers(
 # :class: warning
 #
 # - *The edge of the grid.* {res}`24_what_happened:edges` arms still lie on an edge of theirs.
-# - *One data set and a linear head.* The order among proper arms is a matter of thousandths and
-#   need not carry over; the divide is a hundred times larger.
+# - *One data set and a linear head.* The order among proper arms is a matter of thousandths (all
+#   lie within {res}`24_what_happened:proper_spread:.3f`) and need not carry over; the divide
+#   ({res}`24_what_happened:gaps.rlvr-rlcd:.3f`) is many times larger.
 # - *Replays at the full budget* were not run: with 60,000 outcomes they would move every arm, and
 #   perhaps the order among them.
 # - *Three options.* With a hundred, one bit says much less, and the ranking of estimators by
@@ -619,7 +633,7 @@ save_numbers(
 # an objective for not being followed says little about the objective:
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 both = pd.concat(
     [grid_of("rlvr", m).stack().rename(m) for m in ("brier", "accuracy")], axis=1
 )
@@ -647,7 +661,7 @@ pd.DataFrame(
 # Bonferroni: each interval at level $1 - .05/10 = .995$.
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 wide = {
     f"{a} - {b}": seed_interval(gap(a, b, "brier"), level=1 - 0.05 / len(pairs))
     for a, b in pairs
@@ -670,7 +684,7 @@ print("undecided:", ", ".join(undecided) or "none")
 # With standard deviation $s$ of the paired differences, $n \approx (1.96\, s / .0002)^2$:
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 deviation = gap("rlcd", "verdict_nll", "brier").std(ddof=1)
 seeds = int(np.ceil((1.96 * deviation / 0.0002) ** 2))
 print(f"s = {deviation:.4f}, about {seeds} seeds")

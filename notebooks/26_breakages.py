@@ -26,8 +26,8 @@
 # modest, nearly by as much as theory says, and almost leave its choices alone: with a fifth of the bits
 # flipped RLCD's ECE is {res}`26_breakages:flip_2_ece:.3f`, its accuracy falls by
 # {res}`26_breakages:flip_2_loss:.4f`. Outcomes that are missing at random cost about what a smaller budget costs.
-# If wrong answers go missing more often, leaving them out makes the policy too sure and counting them as wrong
-# makes it too modest; neither is right.
+# If wrong answers go missing more often, leaving them out makes RLCD with one outcome and the verdict loss too sure, and
+# the seed recipe too modest; counting them as wrong makes all of them too modest. Neither is right.
 #
 # **After this page you can** predict where each kind of noise moves the probabilities, tell
 # shrinkage from over-confidence, and say which question to ask about the cases in a log that never got
@@ -66,11 +66,12 @@ if "google.colab" in sys.modules:
 profile = "auto"
 seed = 0
 
-# %% mystnb={"figure": {"caption": "Confidence minus accuracy on clean test verdicts after training on damaged outcomes, ten fresh seeds, mean and 95 % interval. Zero is honest; left is too modest, right too sure.", "name": "fig-breakages-gap"}, "image": {"alt": "Dot plots by kind of damage. For RLCD and verdict NLL the dots move left of zero as more bits are flipped or redrawn or unresolved outcomes are counted as wrong, and stay at zero when outcomes are lost at random; when more right than wrong outcomes are known they move right. RLVR stays far to the right in every row."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Confidence minus accuracy on clean test verdicts after training on damaged outcomes, ten fresh seeds, mean and 95 % interval. Zero is honest; left is too modest, right too sure.", "name": "fig-breakages-gap"}, "image": {"alt": "Dot plots by kind of damage. For RLCD and verdict NLL the dots move left of zero as more bits are flipped or redrawn or unresolved outcomes are counted as wrong, and stay at zero when outcomes are lost at random; when more right than wrong outcomes are known, RLCD with one outcome and verdict NLL move right, the seed recipe left. RLVR stays far to the right in every row."}} tags=["hide-input"]
 import numpy as np
 import pandas as pd
 
 from rlcd_core import exact, plots
+from rlcd_core.arms import ARMS
 from rlcd_core.extra.families.elsewhere import NOISE_ARMS, NOISES
 from rlcd_core.extra.grid import family_records
 from rlcd_core.metrics import seed_interval
@@ -134,24 +135,33 @@ plan = {
     "30 % lost at random": channel.unresolved(0.7, 0.7),
     "lost: .1 if right, .5 if wrong": channel.unresolved(0.9, 0.5),
 }
-objectives = ("rlcd", "verdict_nll")
+proper = ("rlcd", "rlcd_loo", "verdict_nll")
 ends = {
     (word, name): exact.fixed_point(
-        OBJECTIVES[name], truth, **({"channel": way} if way else {})
+        OBJECTIVES[ARMS[name].objective],
+        truth,
+        ARMS[name].group_size,
+        **({"channel": way} if way else {}),
     ).p.numpy()
     for word, way in plan.items()
-    for name in objectives
+    for name in proper
 }
 pd.DataFrame(
     {
         plots.arm_style(name).label: {
             word: " ".join(f"{v:.3f}" for v in ends[word, name]) for word in plan
         }
-        for name in objectives
+        for name in proper
     }
 )
 
 # %% [markdown]
+# The last row parts RLCD from its seed recipe. With one action, right answers are heard more often and the policy
+# becomes too sure. With four actions and one verdict, the baseline is the mean reward of the other actions. It cancels
+# on average only while every action is heard equally often. Here the action that agrees with the verdict is heard
+# more often, just where the others do well too, so the baseline takes more from right answers than from wrong ones, and the
+# policy ends too modest.
+#
 # ## Does a trained policy land there?
 #
 # The resting place is that of a table that acts forever. The decision head shares its weights among
@@ -222,9 +232,10 @@ tables["ece"]
 #   Noise that flattens $q$ does not slow it enough to matter: its ECE with a fifth flipped is
 #   {res}`26_breakages:rlvr_flip_2_ece:.3f`.
 # - **Lost at random leaves the gap at zero** and costs a little: with 30 % of the outcomes gone RLCD's Brier score
-#   rises by {res}`26_breakages:lost_cost:.4f`, about what fewer outcomes explain ({ref}`exercise 3 <ex-breakages-3>`).
-# - **Lost more often when wrong is not**, whatever is done about it. Left out, RLCD's gap is
-#   {res}`26_breakages:left_out_gap:.3f`: too sure. Counted as wrong, it is
+#   rises by {res}`26_breakages:lost_cost:.4f`, about what fewer outcomes explain ({ref}`ex-breakages-3`).
+# - **Losing wrong outcomes more often biases**, whatever is done about it. Left out, RLCD's gap is
+#   {res}`26_breakages:left_out_gap:.3f`: too sure; the seed recipe's is {res}`26_breakages:loo_left_out_gap:.3f`, too modest,
+#   as enumerated above. Counted as wrong, RLCD's is
 #   {res}`26_breakages:as_wrong_gap:.3f`: too modest. For RLCD counting errs more in ECE, and the Brier scores are
 #   about equal; the verdict
 #   loss suffers more from counting (ECE {res}`26_breakages:verdict_as_wrong_ece:.3f` against
@@ -285,6 +296,7 @@ save_numbers(
         "lost_cost": interval(values("lost", "rlcd", "brier") - values("clean", "rlcd", "brier")),
         "as_wrong_gap": interval(values("lost_as_wrong", "rlcd", "gap")),
         "left_out_gap": interval(values("lost_more_when_wrong", "rlcd", "gap")),
+        "loo_left_out_gap": interval(values("lost_more_when_wrong", "rlcd_loo", "gap")),
     },
 )
 
@@ -318,7 +330,7 @@ save_numbers(
 # Invert $.8\,p + .2/3$:
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 print(f"{(0.62 - 0.2 / 3) / 0.8:.3f}")
 
 # %% [markdown]
@@ -354,7 +366,7 @@ print(f"{(0.62 - 0.2 / 3) / 0.8:.3f}")
 # within the interval found, {res}`26_breakages:lost_cost:.4f`:
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 runs = family_records("efficiency_arms")
 earlier = np.mean(
     [

@@ -974,7 +974,7 @@ save_numbers(
 # :::
 
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 def time_to_half(a: float, b: float, options: int = 4, step: float = 1e-3) -> float:
     """Time until p = 1/2 when z = a b follows the gradient of -log p (Euler)."""
     time = 0.0
@@ -1012,7 +1012,7 @@ pd.DataFrame(
 # the flow itself lies a little above the bound and falls as well.
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 for options in (4, 10):
     share = options / (options - 1)
     bound = share * np.log(100) + share / 2 * np.log(np.log(options - 1))
@@ -1037,7 +1037,7 @@ for options in (4, 10):
 # simulation:
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 rng = np.random.default_rng(seed)
 right = rng.integers(2, size=200_000)  # options 0 and 1 are cued, 2 and 3 are not
 fate = rng.random(len(right))
@@ -1063,7 +1063,7 @@ print(f"NOTA where 2 stood: option 0 right in {(right[place == 2] == 0).mean():.
 # truth grows, because the temperature also takes back the certainty that was due.
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 half = len(truth) // 2
 
 

@@ -739,7 +739,7 @@ pd.DataFrame(
 # first place of the same rankings.
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 first_only = flow(mixed, 1)[-1]
 print(
     "first place alone states what people say:", np.allclose(first_only, kinds.mean(0))
@@ -763,7 +763,7 @@ print("loses this factor of information:", round(exact["ranking"] / exact["label
 # timid for raters who differ. Neither is wrong; it is another event once more. On the film pairs:
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 levels = load_rater("movie", 5).counts
 draw = np.random.default_rng(0).integers(0, len(levels), (4000, 2))
 draw = draw[draw[:, 0] != draw[:, 1]]

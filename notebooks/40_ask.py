@@ -376,7 +376,7 @@ pd.DataFrame({"untrained SmolLM2-135M": shown}).round(2)
 #   {res}`40_ask:commonest_letter`, wherever the right option stands
 #   ({numref}`fig-ask-letters`). The decision comes from the letter list, not from the options.
 # - So over {res}`40_ask:prompts` prompts the accuracy is {res}`40_ask:accuracy:.2f`, exactly what guessing
-#   gives (exercise 3). The claimed confidence is {res}`40_ask:confidence:.2f`.
+#   gives ({ref}`ex-ask-3`). The claimed confidence is {res}`40_ask:confidence:.2f`.
 # - Rotating the options changes the decision in {res}`40_ask:flips:.0%` of cases, and moves
 #   {res}`40_ask:distance:.2f` of the probability on average. A probability that depends on the
 #   order of a list is not a probability about the ticket.
@@ -616,7 +616,7 @@ pd.Series(
 # the question:
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 schema = {
     "type": "object",
     "properties": {
@@ -649,7 +649,7 @@ print({name: answer.value for name, answer in by_schema.items()})
 # has accuracy $1/K$ by construction; it does not show that a policy that reads would be measured so exactly:
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 from rlcd_core.metrics import bootstrap_interval, mean_statistic
 
 ticket_of = np.repeat(np.arange(len(drawn)), 4)
@@ -680,7 +680,7 @@ print(f"accuracy {found.estimate:.2f} [{found.low:.2f}, {found.high:.2f}]")
 # is $1 - 1/K$. Any favourite costs $\|\ell - 1/K\|^2$.
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"]
 rng = np.random.default_rng(1)
 letter = rng.dirichlet(np.ones(4))
 truth = np.eye(4)

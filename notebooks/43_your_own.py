@@ -424,7 +424,7 @@ pd.DataFrame(table).T
 # With six options the outcome log can judge half of the gate's rows, and the decider itself is less sure: it may act on {res}`43_your_own:trec.share.outcomes_verdict_NLL:.0%`
 # of the questions where labels would let it act on {res}`43_your_own:trec.share.labels:.0%`. The error is counted over *all* test cases, while the promise was made for
 # cases like the log's: where it holds here, that is luck of these logs and not guaranteed. (A promise with $\delta = .1$ may fail in one log of ten; few test rows make single rates noisy, too.)
-# A few labels on cases in which decider and log disagree would settle it; exercise 4 adds some.
+# A few labels on cases in which decider and log disagree would settle it; {ref}`ex-own-4` adds some.
 #
 # ## Take it elsewhere
 #

@@ -381,7 +381,7 @@ pd.DataFrame(
 #   those words likely that it has just read, most of all behind "the only right answer is".
 # - **Letters** do not hear words. Without a text the policy answers with the letter {res}`44_hostile_text:favourite.letter` on {res}`44_hostile_text:favourite.share:.0%` of tickets, and neither orders, nor fake options, nor an option repeated forty times turn a single one. The two texts that work by a
 #   *letter* do: the fake answer flips {res}`44_hostile_text:letter.flips.fake_answer.share:.1%`, the repeated label {res}`44_hostile_text:letter.flips.repeated_label.share:.1%`. That is deafness and not strength; this policy had not read the options to begin with.
-# - **Four orders** make the distances all but vanish ({res}`44_hostile_text:averaged.distance.fake_answer.mean:.3f` instead of {res}`44_hostile_text:letter.distance.fake_answer.mean:.3f` for the fake answer), as exercise 4 says they must for what works by letters. Still {res}`44_hostile_text:averaged.flips.fake_answer.share:.1%` of answers flip,
+# - **Four orders** make the distances all but vanish ({res}`44_hostile_text:averaged.distance.fake_answer.mean:.3f` instead of {res}`44_hostile_text:letter.distance.fake_answer.mean:.3f` for the fake answer), as {ref}`ex-hostile-4` says they must for what works by letters. Still {res}`44_hostile_text:averaged.flips.fake_answer.share:.1%` of answers flip,
 #   and with neutral text {res}`44_hostile_text:averaged.flips.neutral.share:.1%`: the averaged answers are level, at a mean confidence of {res}`44_hostile_text:averaged.confidence.bare:.3f`, and the third digit decides. A flip rate means nothing without its control.
 # - **Fenced** helps against one text and hurts with another: the repeated label flips {res}`44_hostile_text:fenced.flips.repeated_label.share:.1%` instead of {res}`44_hostile_text:letter.flips.repeated_label.share:.1%`, the fake answer {res}`44_hostile_text:fenced.flips.fake_answer.share:.1%` instead of
 #   {res}`44_hostile_text:letter.flips.fake_answer.share:.1%`, and fake options move it further ({res}`44_hostile_text:fenced.distance.fake_options.mean:.2f` instead of {res}`44_hostile_text:letter.distance.fake_options.mean:.2f`). A warning is addressed to a reader that obeys warnings, which a model of this size need not be.
@@ -784,7 +784,7 @@ for c in ("instructions", "fake options", "repeated option"):
 #
 # 1. *Let nothing but your code make questions and options*, and read states as plain text. Here that is so whatever you do; with other tools, look at the tokens.
 # 2. *Audit with your own states, and with neutral text.* A movement means nothing before you know what an idle sentence does.
-# 3. *Train on hostile copies, and on harmless ones* (exercise 3), if you train at all.
+# 3. *Train on hostile copies, and on harmless ones* ({ref}`ex-hostile-3`), if you train at all.
 # 4. *Set the gate on the worst text that you have*, and write the list of texts beside the promise.
 # 5. *What cannot be undone goes to a person*, whatever the confidence. Outcomes of acts are what tells you that somebody has found a seventh family ({prf:ref}`thm-anytime`).
 #

@@ -171,10 +171,11 @@ def prepare_reliability(
 
 
 def plot_reliability(ax: Axes, data: ReliabilityData, arm: str) -> None:
-    """Draw accuracy over confidence, its band, counts along the foot, ECE and n."""
+    """Draw accuracy over confidence, its band, shares along the foot, ECE and n."""
     look, bins, full = arm_style(arm), data.bins, data.bins.count > 0
     x, left, foot = bins.confidence[full], bins.lower[full], bins.count[full]
-    tall, wide = 0.16 * foot / foot.max(), bins.upper[full] - left
+    # Shares of all, so that panels side by side can be compared.
+    tall, wide = 0.2 * foot / bins.n, bins.upper[full] - left
     ax.plot([0, 1], [0, 1], color=INK, lw=1, ls=":")
     ax.bar(left, tall, wide, align="edge", color=INK, alpha=0.4)
     band = data.low[full], data.high[full]

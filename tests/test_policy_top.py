@@ -193,7 +193,6 @@ class _Enough(Exception):
 
 @pytest.mark.data
 @pytest.mark.slow
-@pytest.mark.skipif("smol_trec" in grid.UNFINISHED, reason="smol_trec is not finished")
 def test_the_first_steps_of_a_record_are_taken_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,9 +206,10 @@ def test_the_first_steps_of_a_record_are_taken_again(
     config, task, seed = job.warmup.config(), job.task, job.seed
     order = np.random.default_rng([seed, _WARMUP]).permutation(task.splits["train"])
     labelled, size = order[: job.warmup.rows], config.outcomes_per_step
-    assert len(record.signals) == config.steps(), "one entry a step"
-    batches = [batch_rows(labelled, size, seed, step) for step in range(3)]
-    # Only the prompts of three steps are read; the others get a row that is not there.
+    # A record keeps means of blocks of steps; here of the first four, two by two.
+    assert [row["step"] for row in record.signals[:2]] == [1.5, 3.5]
+    batches = [batch_rows(labelled, size, seed, step) for step in range(4)]
+    # Only the prompts of these steps are read; the others get a row that is not there.
     needed = np.unique(np.concatenate(batches))
     place = {row: i for i, row in enumerate(needed)}
     rows = np.array([place.get(row, len(needed)) for row in labelled])
@@ -227,9 +227,9 @@ def test_the_first_steps_of_a_record_are_taken_again(
     def evaluate(_: object) -> dict[str, float]:
         # Called before the first step and after each: the loss of the batch to come.
         if not losses:
-            untrained.extend(loss(step) for step in range(3))
+            untrained.extend(loss(step) for step in range(4))
         losses.append(loss(len(losses)))
-        if len(losses) == 3:
+        if len(losses) == 4:
             raise _Enough
         return {"accuracy": 1.0}
 
@@ -244,8 +244,8 @@ def test_the_first_steps_of_a_record_are_taken_again(
             seed,
             evaluate=evaluate,
         )
-    told = [row["loss"] for row in record.signals[:3]]
-    # bfloat16 rounds otherwise on other processors.
-    assert losses == pytest.approx(told, abs=0.02)
-    # The check can fail: two steps of training change the third loss by more than that.
-    assert abs(untrained[2] - told[2]) > 0.04
+    told = [row["loss"] for row in record.signals[:2]]
+    # Other processors round otherwise.
+    assert np.reshape(losses, (2, 2)).mean(1) == pytest.approx(told, abs=0.02)
+    # The check can fail: training changes the later losses by more than that.
+    assert abs(np.mean(untrained[2:]) - told[1]) > 0.04

@@ -225,6 +225,13 @@ def smol_trec() -> list[SmolJob]:
     ]
 
 
+def smol_trec_control() -> list[SmolJob]:
+    """RLVR at the rate that RLCD's seed recipe chose: was it the reward or the rate?"""
+    start = _warmup(chosen_rate("warmup"))
+    config = _config(chosen_rate("rlcd_loo"), STEPS)
+    return [SmolJob(arm("rlvr_loo"), config, seed, start) for seed in SEEDS]
+
+
 @cache
 def shuffled_task() -> Task:
     """All of TREC, the options of each question in an order of its own."""
@@ -271,10 +278,11 @@ FAMILIES: dict[str, Callable[[], list[Any]]] = {
     "smol_trec_start": smol_trec_start,
     "smol_trec_pilot": smol_trec_pilot,
     "smol_trec": smol_trec,
+    "smol_trec_control": smol_trec_control,
     "smol_trec_gpu": smol_trec_gpu,
 }
 
-WITH_PREDICTIONS = frozenset({"smol_trec", "smol_trec_gpu"})
+WITH_PREDICTIONS = frozenset({"smol_trec", "smol_trec_control", "smol_trec_gpu"})
 ON_GPU = frozenset({"smol_trec_gpu"})
 # Whoever finishes one of them takes it out; a test asks for its records from then on.
-UNFINISHED = frozenset({"smol_trec", "smol_trec_gpu"})
+UNFINISHED = frozenset({"smol_trec_gpu"})
