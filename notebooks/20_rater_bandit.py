@@ -354,8 +354,8 @@ fig, ax = plots.figure(height=4.0)
 plots.plot_curves(
     ax, plots.prepare_curves(outcomes, paths), "thousand outcomes", "validation Brier"
 )
-_ = ax.set(xlim=(0, 1.02 * outcomes[-1]))
 ax.set_xticks(np.linspace(0, outcomes[-1], 5))
+_ = ax.set(xlim=(0, 1.02 * outcomes[-1]))
 
 # %% [markdown]
 # ## Every comparison, with its interval
